@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gradwire.emu.native import code_cache
 from gradwire.emu.native.calls import words_at
-from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch import rules
+from gradwire.emu.switches.userspace_switch.layout import SwitchedNetwork
 from gradwire.jit.compiled import njit
 
 if TYPE_CHECKING:
@@ -20,35 +20,36 @@ SIZE = 1500
 
 
 @njit
-def release_arrived(W, time):
+def release_arrived(network: SwitchedNetwork, time: int) -> int:
     """Release the packets that have reached a host by `time`, and return their number."""
     arrived = 0
     while True:
-        packet = rules.next_reached(W, time)
+        packet = rules.next_reached(network, time)
         if packet < 0:
             return arrived
-        rules.release(W, packet)
+        rules.release(network, packet)
         arrived += 1
 
 
 @njit("int64(int64, int64, int64)")
-def drive(address, waves, gap):
+def drive(address: int, waves: int, gap: int) -> int:
     """Let every host send `waves` packets to the host four further on, one each `gap` picoseconds; return arrivals."""
-    W = words_at(address)
+    network = SwitchedNetwork(words_at(address), 0)
     arrived = 0
     for wave in range(waves):
-        arrived += release_arrived(W, wave * gap)
+        arrived += release_arrived(network, wave * gap)
         for host in range(HOSTS):
-            packet = rules.take(W)
-            row = rules.packet_of(W, packet)
-            row[at.K_LENGTH] = row[at.K_SIZE] = SIZE
-            row[at.K_DST] = (host + 4) % HOSTS
-            row[at.K_PRIORITY] = 7
-            row[at.K_IMPORTANT] = 1
-            row[at.K_ENTROPY] = host
-            row[at.K_MARKED] = 0
-            rules.arrive(W, host, packet)
-    return arrived + release_arrived(W, 1 << 60)
+            packet = rules.take(network)
+            row = rules.packet_of(network, packet)
+            row.length = SIZE
+            row.size = SIZE
+            row.dst = (host + 4) % HOSTS
+            row.priority = 7
+            row.is_important = 1
+            row.entropy = host
+            row.is_marked = 0
+            rules.arrive(network, host, packet)
+    return arrived + release_arrived(network, 1 << 60)
 
 
 def driver() -> code_cache.Natives:

@@ -1,58 +1,58 @@
-"""A transport of one's own: sends at a fixed share of the line rate and never listens.
-
-What is lost stays lost, so give the job a loss bound, or links and buffers that lose nothing.
-"""
+"""A user-defined transport: sends at a fixed share of the line rate, ignores all feedback, resends nothing."""
 
 from numba import njit
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import BLOCKED, STOP
+from gradwire.jit.records.flows import Parameters, Sender
 from gradwire.protocols.transports.base import reply, set_bit
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
-NEXT = at.S_USER  # the next packet
+
+class RateParameters(Parameters):
+    percent = Word("share of the line rate", "%")
+
+
+class RateFlow(Sender):
+    next_packet = Word("number of the next packet")
 
 
 @njit
-def start(M, k, f, now):
-    M[f + at.S_GAP] = M[f + at.S_LINE] * 100 // M[k]
+def start(params: RateParameters, flow: RateFlow, now):
+    flow.gap = flow.ps_per_byte * 100 // params.percent
 
 
 @njit
-def pull(M, k, f, now):
-    if M[f + NEXT] == M[f + at.S_PACKETS]:
-        return at.BLOCKED
-    M[f + NEXT] += 1
-    return M[f + NEXT] - 1
+def pull(params, flow: RateFlow, now):
+    if flow.next_packet == flow.packets:
+        return BLOCKED
+    flow.next_packet += 1
+    return flow.next_packet - 1
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
-    M[f + at.S_DONE] = 1
+def on_control(params, flow, kind, sequence, argument, echo, now):
+    flow.is_done = 1
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
-    M[r + at.R_GOT] += size
-    set_bit(M, M[r + at.R_BITS], sequence)
-    if M[r + at.R_DONE] == 0 and M[r + at.R_BYTES] - M[r + at.R_GOT] <= M[r + at.R_ALLOWED]:
-        M[r + at.R_DONE] = 1
-        return reply(at.STOP, 0, 0, 0, 1)
-    return 0
+def on_data(params, receiver, sequence, size, ce, now):
+    receiver.received_bytes += size
+    set_bit(receiver.bitmaps, sequence)
+    if receiver.is_done or receiver.nbytes - receiver.received_bytes > receiver.allowed_loss:
+        return 0
+    receiver.is_done = 1
+    return reply(STOP, 0, 0, 0, 1)
 
 
 class ConstantRate(Transport):
-    percent: Count = 100
-    """Of the line rate of the sending host."""
-
+    percent: Count = 100  # of the line rate of the sending host
     wire, may_lose, control_bytes, data_overhead = "udp", True, DLCP_ACK_BYTES, UDP_OVERHEAD
-    sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT, 0
+    sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, RateFlow.next_packet.offset, 0
     start, pull, on_control, on_data = map(staticmethod, (start, pull, on_control, on_data))
-
-    @staticmethod
-    def important(settings):
-        return True
+    important = staticmethod(lambda settings: True)
 
     @staticmethod
     def parameters(settings, context):

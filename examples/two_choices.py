@@ -1,37 +1,45 @@
-"""A load balancer of one's own: of two ways drawn at random and the one that won last, that with the shortest queue.
+"""A user-defined load balancer: the shortest queue of two random next hops and the last winner.
 
-So DRILL(2, 1) of Ghorbani et al., SIGCOMM 2017 [recalled]: to look at two queues is nearly as good as to look at all.
+This is DRILL(2, 1) of Ghorbani et al., SIGCOMM 2017 [recalled]: two samples are nearly as good as all queues.
 """
 
 from numba import njit
 
 from gradwire.jit.counter_rng import choice, draw
-from gradwire.jit.layout import N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED, SPEED_SHIFT
+from gradwire.jit.records import Record, Word, Words
+from gradwire.jit.records.constants import SPEED_SHIFT
+from gradwire.jit.records.network import Port, Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
 
-@njit
-def wait(M, port, now):
-    """Picoseconds until the port has sent what it sends and what waits at it."""
-    return max(M[port + P_BUSY] - now, 0) + ((M[port + P_QUEUE] >> 8) * M[port + P_SPEED] >> SPEED_SHIFT)
+class Memory(Record):
+    """What a switch remembers."""
+
+    last_winner = Word("index of the next hop chosen last")
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
-    """The way of this packet, below `n`; the last winner unless one of the other two is better."""
-    last = M[node + N_TABLE]
-    best = min(M[last], n - 1)
-    least = wait(M, M[ways + best], now)
+def wait(port: Port, now: int) -> int:
+    """Return the picoseconds until the port has sent all its packets."""
+    return max(port.busy_until - now, 0) + ((port.queue >> 8) * port.ps_per_byte >> SPEED_SHIFT)
+
+
+@njit
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
+    """Return the last winner, unless one of two random next hops has a shorter queue."""
+    memory = Memory(switch.balancer_table, 0)
+    best = min(memory.last_winner, hop_count - 1)
+    least = wait(Port(switch, next_hops[best]), now)
     for i in range(2):
-        way = choice(draw(M[node + N_KEY], 2 * count + i), n)
-        time = wait(M, M[ways + way], now)
+        hop = choice(draw(switch.key, 2 * draws + i), hop_count)
+        time = wait(Port(switch, next_hops[hop]), now)
         if time < least:
-            best, least = way, time
-    M[last] = best
+            best, least = hop, time
+    memory.last_winner = best
     return best
 
 
 class TwoChoices(Balancer):
-    choose = staticmethod(choose)
+    select = staticmethod(select)
     sees_queues = True
-    table_words = 1
+    table_words = Memory.WORDS

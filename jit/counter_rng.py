@@ -30,7 +30,7 @@ FLOW_ENTROPY = 3  # kind of the draws that give each message its path entropy
 
 
 @njit
-def mix(x):
+def mix(x: int) -> int:
     """Scatter the 32 bits of `x` (0 <= x < 2**32)."""
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & MASK
     x = ((x ^ (x >> 15)) * 0x735A2D97) & MASK
@@ -38,26 +38,26 @@ def mix(x):
 
 
 @njit
-def draw(key, counter):
+def draw(key: int, counter: int) -> int:
     """Return the `counter`-th 32-bit random number of `key`."""
     return mix(((key & MASK) + (counter & 0x7FFFFFFF) * (key >> 32)) & MASK)
 
 
 @njit
-def tie_break(key, time):
+def tie_break(key: int, time: int) -> int:
     """Return the rank of a packet among arrivals of the same picosecond by different links; the lowest is handled
     first. The rank is TIE_BITS bits of a hash of the time and the link's `key`."""
     return draw(key, time ^ (time >> 31)) >> (32 - TIE_BITS)
 
 
 @njit
-def choice(random, n):
+def choice(random: int, n: int) -> int:
     """Map a 32-bit random number to an index below `n`."""
     return (random * n) >> 32
 
 
 @njit
-def stream(begin, step):
+def stream(begin: int, step: int) -> int:
     """Return the key of a stream from its start and the bits of its step, 32 bits each."""
     return (step >> 1 | 1) << 32 | begin
 
@@ -69,7 +69,7 @@ def kind_key(seed: int, kind: int) -> int:
 
 
 @njit
-def flow_entropy(key, message):
+def flow_entropy(key: int, message: int) -> int:
     """Return what `entropy_of` returns, for compiled code; `key` is the `kind_key` of FLOW_ENTROPY."""
     return mix((key + message * KEY_STEP) & MASK) & 0xFFFF
 

@@ -6,6 +6,7 @@ and the processor. So an outdated engine is never loaded.
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import sys
 import types
@@ -19,6 +20,7 @@ import numpy
 
 from gradwire.jit.compiled import Compiled, Intrinsic, intrinsics_files
 from gradwire.jit.machine_code import target_description
+from gradwire.jit.records import RecordClass, WordsClass
 
 PLAIN = (int, float, bool, str, bytes, type(None))
 """Types whose `repr` determines the value."""
@@ -43,7 +45,7 @@ def _versions() -> str:
 def compiler_digest() -> str:
     """Return a hash of the compiler: versions, processor, and the modules of this package, intrinsics included."""
     digest = hashlib.sha256(_versions().encode())
-    for path in sorted({*Path(__file__).parent.glob("*.py"), *map(Path, intrinsics_files())}):
+    for path in sorted({*Path(__file__).parent.rglob("*.py"), *map(Path, intrinsics_files())}):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -91,6 +93,10 @@ def _meaning(function: FunctionType, name: str, value: object, known: dict[Funct
         return inner and (inner, value.declared)
     if isinstance(value, Intrinsic):
         return value.module, value.name
+    if isinstance(value, RecordClass):
+        return value.code()
+    if isinstance(value, WordsClass):
+        return value.__name__
     if isinstance(value, types.BuiltinFunctionType):
         return str(value.__module__), value.__qualname__
     if isinstance(value, types.ModuleType):  # its attributes are among the names
@@ -116,13 +122,21 @@ def reachable_functions(functions: Sequence[FunctionType]) -> list[FunctionType]
 
 
 def global_values(function: FunctionType) -> list[tuple[str, object]]:
-    """Return the values of a function's global names, attributes of modules included."""
-    names, around = sorted(function.__code__.co_names), function.__globals__
+    """Return the values of a function's global names, attributes of modules included. An attribute of a record may have
+    the name of a global, so the bytecode distinguishes them."""
+    steps = dis.get_instructions(function)
+    names = sorted({str(step.argval) for step in steps if step.opname == "LOAD_GLOBAL"})
+    around = function.__globals__
     modules = [around[name] for name in names if isinstance(around.get(name), types.ModuleType)]
-    spaces = [around, *(vars(module) for module in modules)]
-    return [(name, space[name]) for space in spaces for name in names if name in space]
+    attributes = sorted(function.__code__.co_names) if modules else []
+    found = [(name, around[name]) for name in names if name in around]
+    return found + [(name, vars(module)[name]) for module in modules for name in attributes if name in vars(module)]
 
 
 def constants(function: FunctionType) -> list[tuple[str, object]]:
-    """Return the numbers that are compiled into a function, whatever module defines them."""
-    return [(name, value) for name, value in global_values(function) if isinstance(value, (int, float, tuple))]
+    """Return the numbers and the layouts that are compiled into a function, whatever module defines them."""
+    values = global_values(function)
+    numbers: list[tuple[str, object]] = [
+        (name, value) for name, value in values if isinstance(value, (int, float, tuple))
+    ]
+    return numbers + [(name, value.code()) for name, value in values if isinstance(value, RecordClass)]

@@ -30,6 +30,7 @@ from numba.core import types as _types
 
 from gradwire.jit.fingerprint import compiler_digest, made_of
 from gradwire.jit.object_cache import CacheEntry, key_of, read, write
+from gradwire.jit.records.numba_types import RecordType, record_type
 
 DYNAMIC = "numba.dynamic.globals"  # Numba's names of addresses in this process
 OWN_NAME = "gradwire_"  # prefix of symbols derived from keys
@@ -83,7 +84,10 @@ class FunctionCache:
             library = None if piece is None else self._library(key, piece)
             if piece is None or library is None:
                 return None
-            result = _type_of(piece.about[RESULT])
+            try:
+                result = _type_of(piece.about[RESULT])
+            except KeyError:  # a record that is laid out otherwise now
+                return None
             descriptor = _descriptor(function, key, args, result, bool(piece.about[NO_ALIAS]))
             target = registry.cpu_target.target_context
             entry = target.get_executable(library, descriptor, environment.Environment.from_fndesc(descriptor))
@@ -201,6 +205,8 @@ def _text_of(kind: Any) -> object:
         return {"tuple": [_text_of(inner) for inner in kind.types]}
     if PLAIN_TYPES.get(str(kind)) == kind:
         return str(kind)
+    if isinstance(kind, RecordType):
+        return {"record": str(kind)}
     raise TypeError(f"cannot store a result of type {kind}")
 
 
@@ -213,4 +219,6 @@ def _type_of(text: Any) -> Any:
         return types.literal(inner)
     if what == "pointer":
         return types.CPointer(_type_of(inner))
+    if what == "record":
+        return record_type(inner)
     return types.Tuple([_type_of(element) for element in inner])

@@ -11,7 +11,9 @@ _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 WORDS = types.CPointer(types.int64)
 """The type of the state, `M`."""
-NO_FLOATS = "a float is written into M, which holds integers only; use int(...) to truncate or round(...) to round"
+NO_FLOATS = (
+    "a float is written into a record, which holds integers only; use int(...) to truncate or round(...) to round"
+)
 
 _any_value = SetItemCPointer.generic
 
@@ -32,8 +34,10 @@ SetItemCPointer.generic = _no_floats
 
 @intrinsic
 def words_at(typing_context, address):
-    """Return the state at a machine address as a bare pointer. `M[i]` is then one load, with no test for a negative
-    index and no reference count that two threads contend for."""
+    """Return the state at a machine address as a bare pointer.
+
+    Reading an entry is then one load: no test for a negative index, no reference count that two threads contend for.
+    """
 
     def codegen(context, builder, signature, args):
         return builder.inttoptr(args[0], _I64.as_pointer())
@@ -41,60 +45,66 @@ def words_at(typing_context, address):
     return WORDS(types.int64), codegen
 
 
+def _address(context, builder, kind, record, index_kind, index):
+    """Return the pointer to word `index` of a record, or of words."""
+    index64 = context.cast(builder, index, index_kind, types.int64)
+    if kind == WORDS:
+        return builder.gep(record, [index64])
+    words, base = builder.extract_value(record, 0), builder.extract_value(record, 1)  # see `numba_types`
+    return builder.gep(words, [builder.add(base, index64)])
+
+
 @intrinsic
-def load_acquire(typing_context, array, index):
-    """Load `array[index]` before any later access of this thread."""
+def load_acquire(typing_context, record, index):
+    """Load word `index` of a record before any later access of this thread."""
     if not isinstance(index, types.Integer):
         return None
 
     def codegen(context, builder, signature, args):
-        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
-        pointer = builder.gep(args[0], [index64])
+        pointer = _address(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         return builder.load_atomic(pointer, "acquire", 8)
 
-    return types.int64(array, index), codegen
+    return types.int64(record, index), codegen
 
 
 @intrinsic
-def store_release(typing_context, array, index, value):
-    """Store `value` in `array[index]` after every earlier access of this thread."""
+def store_release(typing_context, record, index, value):
+    """Store `value` in word `index` of a record after every earlier access of this thread."""
 
     def codegen(context, builder, signature, args):
-        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
         value64 = context.cast(builder, args[2], signature.args[2], types.int64)
-        pointer = builder.gep(args[0], [index64])
+        pointer = _address(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         builder.store_atomic(value64, pointer, "release", 8)
         return context.get_dummy_value()
 
-    return types.void(array, index, value), codegen
+    return types.void(record, index, value), codegen
 
 
 @intrinsic
-def fetch_add(typing_context, array, index, value):
-    """Add `value` to `array[index]` atomically; return the value before."""
+def fetch_add(typing_context, record, index, value):
+    """Add `value` to word `index` of a record atomically; return the value before."""
 
     def codegen(context, builder, signature, args):
-        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
         value64 = context.cast(builder, args[2], signature.args[2], types.int64)
-        pointer = builder.gep(args[0], [index64])
+        pointer = _address(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         return builder.atomic_rmw("add", pointer, value64, "seq_cst")
 
-    return types.int64(array, index, value), codegen
+    return types.int64(record, index, value), codegen
 
 
 @intrinsic
-def prefetch(typing_context, array, index):
-    """Prefetch the cache line of `array[index]`."""
+def prefetch(typing_context, record, index):
+    """Prefetch the cache line of word `index` of a record."""
 
     def codegen(context, builder, signature, args):
-        index64 = context.cast(builder, args[1], signature.args[1], types.int64)
-        pointer = builder.bitcast(builder.gep(args[0], [index64]), _I8.as_pointer())
+        word = _address(context, builder, signature.args[0], args[0], signature.args[1], args[1])
+        pointer = builder.bitcast(word, _I8.as_pointer())
         function_type = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
         function = builder.module.declare_intrinsic("llvm.prefetch", (pointer.type,), function_type)
         builder.call(function, [pointer, _I32(0), _I32(3), _I32(1)])
         return context.get_dummy_value()
 
-    return types.void(array, index), codegen
+    return types.void(record, index), codegen
 
 
 @intrinsic

@@ -15,7 +15,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradwire.jit.layout import PARAM_WORDS
+from gradwire.jit.records import Record
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
+from gradwire.jit.records.network import Port, QueueClass, Switch
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.registry import component, components
 from gradwire.scenarios.loading.user_classes import load_user_class
@@ -32,34 +34,44 @@ A = TypeVar("A", bound="ScenarioTable")
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume", "forget")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late", "forget_received")
-BALANCER_SIDE = ("choose", "pick", "heard")
+BALANCER_SIDE = ("select", "pick_path", "on_feedback")
 QUEUE_SIDE = ("admit",)
 ARGUMENTS = {
-    "start": "M, k, f, now",
-    "pull": "M, k, f, now",
-    "on_control": "M, k, f, kind, sequence, argument, echo, now",
-    "on_timer": "M, k, f, now",
-    "at_nic": "M, k, f, nbytes",
-    "on_data": "M, k, r, sequence, size, ce, now",
-    "on_probe": "M, k, r, argument, now",
-    "on_trimmed": "M, k, r, sequence, now",
-    "on_late": "M, k, r, now",
-    "resume": "M, k, f, now",
-    "forget": "M, k, f, packets",
-    "forget_received": "M, k, r, packets",
-    "choose": "M, node, ways, n, A, B, count, now",
-    "pick": "M, f, count",
-    "heard": "M, f, kind, entropy, echo, now",
-    "admit": "M, p, c, A",
+    "start": "params, flow, now",
+    "pull": "params, flow, now",
+    "on_control": "params, flow, kind, sequence, argument, echo, now",
+    "on_timer": "params, flow, now",
+    "at_nic": "params, flow, nbytes",
+    "on_data": "params, receiver, sequence, size, ce, now",
+    "on_probe": "params, receiver, argument, now",
+    "on_trimmed": "params, receiver, sequence, now",
+    "on_late": "params, receiver, now",
+    "resume": "params, flow, now",
+    "forget": "params, flow, packets",
+    "forget_received": "params, receiver, packets",
+    "select": "switch, next_hops, hop_count, header, body, draws, now",
+    "pick_path": "flow, draws",
+    "on_feedback": "flow, kind, entropy, echo, now",
+    "admit": "port, waiting, header",
 }
-"""Arguments of every function of a component; M is the state, all others are integers."""
+"""Arguments of every function of a component: records, then integers; `next_hops` is a list of words."""
+
+RECORDS: dict[str, type[Record]] = {
+    "params": Parameters,
+    "flow": Sender,
+    "receiver": Receiver,
+    "switch": Switch,
+    "port": Port,
+    "waiting": QueueClass,
+}
+"""Classes of the arguments that are records; a component's function may declare one derived from them."""
 
 RETURNS = {
     "pull": "a packet number or BLOCKED",
     "at_nic": "0 or 1",
     **dict.fromkeys(("on_data", "on_probe", "on_trimmed", "on_late"), "reply(...) or 0"),
-    "choose": "a way",
-    "pick": "16 bits",
+    "select": "the index of a next hop",
+    "pick_path": "16 bits",
     "admit": "a verdict",
 }
 """Return values of the functions that have one."""
@@ -71,7 +83,7 @@ NUMBER_ATTRIBUTES = ("control_bytes", "data_overhead", "sender_bitmaps", "receiv
 
 REQUIRED = {
     "transport.kind": ((*NUMBER_ATTRIBUTES, "important", "parameters"), ("start", "pull", "on_control", "on_data")),
-    "load_balancing": ((), ("choose",)),
+    "load_balancing": ((), ("select",)),
     "switch.policy": ((), ("admit",)),
 }
 """Attributes and compiled functions that a user-defined class must have, by the path that names it."""
@@ -91,6 +103,10 @@ CONTRACT = {
     "load_balancing": "gradwire.protocols.load_balancers",
     "switch.policy": "gradwire.protocols.queues",
 }
+
+
+RENAMED = {"choose": "select", "pick": "pick_path", "heard": "on_feedback"}
+"""Former names of a load balancer's functions, from before rules took records."""
 
 
 def resolve_component(table: str, name: str, folder: Path | None = None) -> Any:
@@ -124,6 +140,11 @@ def check_contract(owner: object, name: str, where: str) -> None:
         raise ScenarioError(f"{name!r} is not a class", where, expected)
     missing = [name for name in fields if not hasattr(owner, name)]
     missing += [name for name in functions if getattr(owner, name, None) is None]
+    former = [name for name in RENAMED if hasattr(owner, name)]
+    if kind == "load_balancing" and missing and former:
+        renamed = ", ".join(f"{RENAMED[name]} in place of {name}" for name in former)
+        what = f"{name!r} has the former {', '.join(former)} and no select"
+        raise ScenarioError(what, where, f"{renamed} (docs/extending.md)")
     if missing:
         raise ScenarioError(f"{name!r} has no {', '.join(missing)}", where, expected)
     for field in NUMBER_ATTRIBUTES:
@@ -146,17 +167,45 @@ def _check_function(function: object, side: str, name: str, where: str) -> None:
         what = f"{line}{side} of {name!r} is not compiled"
         raise ScenarioError(what, where, f"@njit above `def {side}({ARGUMENTS[side]})`")
     code = function.py_func.__code__
+    if code.co_argcount and code.co_varnames[0] == "M":
+        what = f"{code_location(function.py_func)}: {side} of {name!r} takes the state as M, but rules take records now"
+        raise ScenarioError(what, where, f"def {side}({ARGUMENTS[side]}), with fields as in docs/extending.md")
     taken, expected = code.co_argcount, len(ARGUMENTS[side].split(", "))
     if taken != expected:
         what = f"{code_location(function.py_func)}: {side} of {name!r} takes {taken} arguments, not {expected}"
         raise ScenarioError(what, where, f"def {side}({ARGUMENTS[side]})")
+    for argument, record in declared_records(function.py_func, side).items():
+        if not (isinstance(record, type) and issubclass(record, RECORDS[argument])):
+            shown = getattr(record, "__name__", repr(record))
+            what = f"{code_location(function.py_func)}: {side} of {name!r} takes {argument} as {shown}"
+            raise ScenarioError(what, where, f"{RECORDS[argument].__name__}, or a class derived from it")
     if "<locals>" in function.py_func.__qualname__:
         what = f"{code_location(function.py_func)}: {side} of {name!r} is defined inside another function"
         raise ScenarioError(what, where, "a function of the module, or of the class")
 
 
+def declared_records(function: FunctionType, side: str) -> dict[str, Any]:
+    """Return the records of a function's arguments, by the names in `ARGUMENTS`: those that its annotations declare,
+    else the general ones. Raises ScenarioError if an annotation cannot be evaluated."""
+    records: dict[str, Any] = {}
+    code = function.__code__
+    for argument, name in zip(ARGUMENTS[side].split(", "), code.co_varnames, strict=False):
+        if argument in RECORDS:
+            declared = function.__annotations__.get(name, RECORDS[argument])
+            if isinstance(declared, str):
+                try:
+                    declared = eval(declared, function.__globals__)
+                except Exception as error:
+                    what = f"{code_location(function)}: the annotation of {name} cannot be evaluated: {error}"
+                    raise ScenarioError(
+                        what, "user-defined component", "a class that is imported at run time"
+                    ) from None
+            records[argument] = declared
+    return records
+
+
 def transport_parameters(owner: type[Transport], settings: JsonView, context: Context) -> list[int]:
-    """Return a transport's parameters for flows of one kind: at most `PARAM_WORDS` integers of 64 bits.
+    """Return a transport's parameters for flows of one kind: at most `Parameters.WORDS` integers of 64 bits.
 
     Raises
     ------
@@ -168,9 +217,9 @@ def transport_parameters(owner: type[Transport], settings: JsonView, context: Co
     rule = getattr(owner.parameters, "__wrapped__", owner.parameters)
     rule = getattr(rule, "__func__", rule)
     line = code_location(rule) if inspect.isfunction(rule) else class_file(owner)
-    expected = f"at most {PARAM_WORDS} integers of 64 bits"
+    expected = f"at most {Parameters.WORDS} integers of 64 bits"
     values = list(returned) if isinstance(returned, Iterable) else []
-    if len(values) > PARAM_WORDS or not isinstance(returned, Iterable):
+    if len(values) > Parameters.WORDS or not isinstance(returned, Iterable):
         value = f"{len(values)} numbers" if values else repr(returned)
         what = f"{line}: parameters of {owner.__name__} returns {value}"
         raise ScenarioError(what, "transport", f"a list of {expected}")
@@ -210,6 +259,7 @@ def type_check(owners: Sequence[type]) -> str:
     from numba.core.types.misc import Optional
 
     from gradwire.jit.intrinsics import WORDS
+    from gradwire.jit.records.numba_types import RecordType
 
     for owner in owners:
         for side in ARGUMENTS:
@@ -219,7 +269,11 @@ def type_check(owners: Sequence[type]) -> str:
             printing = _printing(function.py_func)
             if printing:
                 return printing
-            kinds = (WORDS, *(int64 for _ in ARGUMENTS[side].split(", ")[1:]))
+            records = declared_records(function.py_func, side)
+            kinds = tuple(
+                RecordType(records[name]) if name in records else WORDS if name == "next_hops" else int64
+                for name in ARGUMENTS[side].split(", ")
+            )
             compiled = getattr(function, "numba", function)
             try:
                 compiled.get_call_template(kinds, {})
@@ -268,15 +322,26 @@ def _reason(error: Exception, function: FunctionType) -> str:
         line = next((step.positions.lineno for step in uses if step.positions and step.positions.lineno), line)
     if NO_FLOATS in str(error):  # the most specific of the candidates
         return f"{path}:{line}: {NO_FLOATS}"
-    texts = [text.strip().removesuffix(":") for text in str(error).splitlines()]
+    plain = re.sub(r"#[0-9a-f]{12}", "", str(error))  # the hashes of layouts in the names of records
+    texts = [text.strip().removesuffix(":") for text in plain.splitlines()]
     reasons = [text for text in texts if len(text) > 8 and not text.startswith(NOISE) and not text.startswith("def ")]
     return f"{path}:{line}: {reasons[0] if reasons else type(error).__name__}"
 
 
 def import_line(owner: type, function: str, name: str) -> str:
     """Return a line of code that binds `name` to a component's function, of its module or of the class."""
-    py_func = getattr(owner, function).py_func
-    outer, _, inner = py_func.__qualname__.rpartition(".")
+    return _import_of(getattr(owner, function).py_func, name)
+
+
+def record_lines(owner: type, function: str, suffix: str) -> tuple[list[str], dict[str, str]]:
+    """Return lines of code that import the records of a function's arguments, and the names bound, by argument."""
+    records = declared_records(getattr(owner, function).py_func, function)
+    names = {argument: f"{argument}_{function}{suffix}" for argument in records}
+    return [_import_of(records[argument], name) for argument, name in names.items()], names
+
+
+def _import_of(item: Any, name: str) -> str:
+    outer, _, inner = item.__qualname__.rpartition(".")
     if not outer:
-        return f"from {py_func.__module__} import {inner} as {name}"
-    return f"import sys; {name} = sys.modules[{py_func.__module__!r}].{outer}.{inner}"
+        return f"from {item.__module__} import {inner} as {name}"
+    return f"import sys; {name} = sys.modules[{item.__module__!r}].{outer}.{inner}"

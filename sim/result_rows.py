@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.result_store.lazy_table import LazyTable
 from gradwire.result_store.missing_packets import COLUMNS
 from gradwire.result_store.row_blocks import BlockTable, ColumnStore

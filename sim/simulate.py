@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.scenarios.errors import ScenarioError, StallError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.interrupt import DeferredInterrupt

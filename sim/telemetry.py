@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.network import Port, PortExtra
 from gradwire.result_store.arrow import CodedTexts
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
@@ -56,7 +58,7 @@ class Samples:
 
     def __init__(self, fabric: Fabric, network: Network, links: Ints, period: Ps) -> None:
         self.network, self.links, self.period = network, links, period
-        self._M = fabric.memory.M
+        self._state = fabric.memory.state
         self._ports = fabric.memory.port_base[links]
         self._times: list[int] = []
         self._queues: list[Ints] = []
@@ -68,7 +70,10 @@ class Samples:
         """Sample at a multiple of the period; the multiples between two calls have nothing to show
         (`Fabric._until_observed`)."""
         if now % self.period == 0:
-            queues, sent = self._M[self._ports + at.P_QUEUE] >> 8, self._M[self._ports + at.P_BYTES]
+            queues, sent = (
+                view(Port, self._state, self._ports).queue >> 8,
+                view(Port, self._state, self._ports).bytes_sent,
+            )
             if queues.any() or (sent != self._seen).any():
                 self._times.append(now)
                 self._queues.append(queues)
@@ -100,9 +105,9 @@ def bin_edges() -> Ints:
 def delay_columns(fabric: Fabric, network: Network) -> Columns:
     """Return the Result's table `delays`: packets by port and waiting time, without empty bins. Only control packets
     wait at a host's NIC."""
-    M, ports = fabric.memory.M, fabric.memory.port_base
-    bases = M[M[ports + at.P_MORE] + at.X_DELAYS]
-    counts = M[bases[:, None] + np.arange(at.DELAY_BINS)]
+    state, ports = fabric.memory.state, fabric.memory.port_base
+    bases = view(PortExtra, state, view(Port, state, ports).extra.base).delays.base
+    counts = state[bases[:, None] + np.arange(at.DELAY_BINS)]
     links, bins = np.nonzero(counts)
     edges = np.append(bin_edges(), at.FOREVER)
     return {

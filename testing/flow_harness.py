@@ -12,8 +12,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gradwire.jit import layout as at
-from gradwire.protocols.registry import RECEIVER_SIDE, SENDER_SIDE, check_contract, transport_parameters
+from gradwire.jit.records import Record
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.flows import Pair, Parameters, Receiver, Sender, Stamps
+from gradwire.protocols.registry import (
+    RECEIVER_SIDE,
+    RECORDS,
+    SENDER_SIDE,
+    check_contract,
+    declared_records,
+    transport_parameters,
+)
 from gradwire.protocols.transports.base import Context
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
@@ -25,7 +34,7 @@ from gradwire.scenarios.units import MissingUnitError
 from gradwire.scenarios.validation.argument_checks import require_integer
 from gradwire.scenarios.wire import ps_per_byte
 from gradwire.sim.engine.guarded_rules import check_returned
-from gradwire.testing.oracle.uncompiled import uncompiled
+from gradwire.testing.oracle.uncompiled import rule
 
 US = 10**6
 GBPS = 10**9
@@ -48,7 +57,12 @@ class ReceiverReply:
 class FlowHarness:
     """Sender and receiver of one message in a separate array; the test delivers the packets.
 
-    `flow[offset]` reads a sender's word, `at_receiver(offset)` a receiver's. Times in ps.
+    Attributes
+    ----------
+    sender, receiver : the records of both ends, with the fields that the transport's functions declare: `ends.sender.timer`.
+    parameters : its parameter set.
+
+    Times in ps.
     """
 
     def __init__(
@@ -85,8 +99,8 @@ class FlowHarness:
         self.last = payload if last is None else last
         size = payload * (packets - 1) + self.last
         words = -(-packets // 32)
-        self.k, self.f, self.r = 0, at.PARAM_WORDS, at.PARAM_WORDS + at.SENDER_WORDS
-        tagged = self.r + at.RECEIVER_WORDS
+        self.k, self.f, self.r = 0, Parameters.WORDS, Parameters.WORDS + Sender.WORDS
+        tagged = self.r + Receiver.WORDS
         sender_bits = tagged + words
         settings = {"kind": kind_of(owner)} | (owner.defaults() if hasattr(owner, "defaults") else {}) | settings
         if hasattr(owner, "variant"):
@@ -96,82 +110,67 @@ class FlowHarness:
         context = Context(line, Bytes(payload), Ps(base_rtt), narrow)
         slots = owner.stamp_slots(settings, context) if hasattr(owner, "stamp_slots") else 0
         stamps = receiver_bits + owner.receiver_bitmaps * words
-        pair = stamps + slots * at.SLOT_WORDS
-        peer = pair + at.PAIR_USER + getattr(owner, "pair_words", 0)
+        pair = stamps + slots * Stamps.WORDS
+        peer = pair + Pair.WORDS + getattr(owner, "pair_words", 0)
         host = peer + getattr(owner, "peer_words", 0)
-        self.M: Any = [word(0)] * (host + getattr(owner, "host_words", 0))
+        self.memory: Any = [word(0)] * (host + getattr(owner, "host_words", 0))
         parameters = transport_parameters(owner, settings, context)
         values = dict(enumerate(parameters))
         flags = [] if isinstance(tags, bool) else list(tags)
         for i, flag in enumerate(flags):
-            self.M[tagged + i // 32] |= int(flag) << (i % 32)
+            self.memory[tagged + i // 32] |= int(flag) << (i % 32)
         tag_word = int(tags) if isinstance(tags, bool) else tagged
         sender = {
-            at.S_PACKETS: packets,
-            at.S_BITS: sender_bits,
-            at.S_WORDS: words,
-            at.S_PEER: receiver_bits,
-            at.S_LINE: line,
-            at.S_TAGS: tag_word,
-            at.S_STAMPS: stamps,
-            at.S_SLOTS: max(slots - 1, 0),
-            at.S_PAIR: pair,
-            at.S_ALLOWED: allowed,
-            at.S_TURN: turn,
-            at.S_DATA: entropy << at.A_ENTROPY,
+            "packets": packets,
+            "bitmaps_base": sender_bits,
+            "bitmap_words": words,
+            "peer_bitmaps_base": receiver_bits,
+            "ps_per_byte": line,
+            "tags": tag_word,
+            "stamps": stamps,
+            "stamp_mask": max(slots - 1, 0),
+            "pair": pair,
+            "allowed_loss": allowed,
+            "turn": turn,
+            "data_header": entropy << at.A_ENTROPY,
         }
         receiver = {
-            at.R_PACKETS: packets,
-            at.R_BYTES: size,
-            at.R_PAYLOAD: payload,
-            at.R_BITS: receiver_bits,
-            at.R_WORDS: words,
-            at.R_TAGS: tag_word,
-            at.R_ALLOWED: allowed,
-            at.R_IMPORTANT: sum(flags) if flags else packets * int(tags is True),
-            at.R_PAIR: peer,
-            at.R_HOST: host,
-            at.R_MOST: allowed if most is None else most,
-            at.R_POOL: pool,
+            "packets": packets,
+            "nbytes": size,
+            "payload": payload,
+            "bitmaps_base": receiver_bits,
+            "bitmap_words": words,
+            "tags": tag_word,
+            "allowed_loss": allowed,
+            "important_packets": sum(flags) if flags else packets * int(tags is True),
+            "pair": peer,
+            "host": host,
+            "max_loss": allowed if most is None else most,
+            "pool": pool,
         }
-        values |= {self.f + offset: value for offset, value in sender.items()}
-        values |= {self.r + offset: value for offset, value in receiver.items()}
+        values |= {self.f + Sender.ENTRIES[name].offset: value for name, value in sender.items()}
+        values |= {self.r + Receiver.ENTRIES[name].offset: value for name, value in receiver.items()}
         for index, value in values.items():
-            self.M[index] = word(value)
+            self.memory[index] = word(value)
         names = (*SENDER_SIDE, *RECEIVER_SIDE)
         self.owner = owner
-        self.run = {name: uncompiled(getattr(owner, name)) for name in names if hasattr(owner, name)}
+        self.run = {name: rule(owner, name) for name in names if hasattr(owner, name)}
         self.word = word
-        self.run["start"](self.M, self.k, self.f, word(0))
+        self.sender: Any = _records_of(owner, "flow")(self.memory, self.f)
+        self.receiver: Any = _records_of(owner, "receiver")(self.memory, self.r)
+        self.parameters: Any = _records_of(owner, "params")(self.memory, self.k)
+        self.run["start"](self.memory, self.k, self.f, word(0))
 
-    def __getitem__(self, offset: int) -> int:
-        return int(self.M[self.f + offset])
-
-    def __setitem__(self, offset: int, value: int) -> None:
-        self.M[self.f + offset] = self.word(value)
-
-    def pair_word(self, offset: int) -> int:
-        """Return a word that the messages of its two hosts share at the sender."""
-        return int(self.M[self[at.S_PAIR] + offset])
-
-    def set_pair(self, offset: int, value: int) -> None:
-        """Write a word that the messages of its two hosts share at the sender."""
-        self.M[self[at.S_PAIR] + offset] = self.word(value)
-
-    def at_receiver(self, offset: int) -> int:
-        """Return a word of the receiver's record."""
-        return int(self.M[self.r + offset])
-
-    def bits(self, bitmap: int) -> list[int]:
-        """Return the packets that are set in one of the sender's bitmaps."""
-        base = self[at.S_BITS] + bitmap * self[at.S_WORDS]
-        return [i for i in range(self.packets) if int(self.M[base + i // 32]) >> (i % 32) & 1]
+    def packets_in(self, bitmap: str) -> list[int]:
+        """Return the packets that are set in one of the sender's bitmaps, by its name."""
+        words = getattr(self.sender, bitmap)
+        return [i for i in range(self.packets) if words[i // 32] >> (i % 32) & 1]
 
     def pull(self, now: int = 0, most: int = 1 << 30) -> list[int]:
         """Return all packets that the sender can send now (at most `most`)."""
         out: list[int] = []
         while len(out) < most:
-            packet = int(self.run["pull"](self.M, self.k, self.f, self.word(now)))
+            packet = int(self.run["pull"](self.memory, self.k, self.f, self.word(now)))
             if packet == at.BLOCKED:
                 break
             check_returned(self.owner, "pull", packet, self.packets)
@@ -190,9 +189,9 @@ class FlowHarness:
 
     def fire(self) -> int:
         """Fire the timer, as the engine does, and return the time."""
-        now = self[at.S_TIMER]
+        now = int(self.sender.timer)
         assert now > 0, "no timer is set"
-        self[at.S_TIMER] = 0
+        self.sender.timer = self.word(0)
         self._call("on_timer", self.f, self.word(now))
         return now
 
@@ -215,7 +214,7 @@ class FlowHarness:
     def _call(self, name: str, record: int, *numbers: int) -> Any:
         if name not in self.run:
             raise ScenarioError(f"has no function {name}, which is needed here", self.owner.__name__, "the function")
-        return self.run[name](self.M, self.k, record, *numbers)
+        return self.run[name](self.memory, self.k, record, *numbers)
 
     def _check_sequence(self, sequence: int, name: str) -> None:
         if not 0 <= sequence < self.packets:
@@ -228,6 +227,16 @@ class FlowHarness:
         return ReceiverReply(
             word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF, (word >> 31) & 0xFF
         )
+
+
+def _records_of(owner: type[Transport], argument: str) -> type[Record]:
+    """Return the record class that a transport's functions declare for an argument: the one with the most fields."""
+    classes = [
+        declared_records(getattr(owner, name).py_func, name).get(argument, RECORDS[argument])
+        for name in (*SENDER_SIDE, *RECEIVER_SIDE)
+        if hasattr(owner, name)
+    ]
+    return max(classes, key=lambda record: len(record.ENTRIES))
 
 
 def _check_owner(owner: object) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bps, Bytes
 from gradwire.scenarios.wire import MIN_FRAME, ps_per_byte

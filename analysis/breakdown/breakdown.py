@@ -50,7 +50,7 @@ from gradwire.analysis.breakdown.program_replay import IDLE, ReplayedProgram
 from gradwire.analysis.breakdown.result_context import ResultContext, result_context
 from gradwire.analysis.comparison.tables import TableRow, html_table
 from gradwire.analysis.measurement_window import IterationSpan
-from gradwire.jit.layout import FOREVER, SPEED_SHIFT
+from gradwire.jit.records.constants import FOREVER, SPEED_SHIFT
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gradwire.jit.layout import SLOW_UNIT
+from gradwire.jit.records.constants import SLOW_UNIT
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.table_schema import KINDS

@@ -89,16 +89,22 @@ def _rules_functions(source: str, identity: str) -> Mapping[str, Compiled]:
 
 def _source(owner: type[Transport]) -> str:
     """Return the source of a transport's functions, with the memory's address as their first argument."""
-    from gradwire.protocols.registry import ARGUMENTS, import_line
+    from gradwire.protocols.registry import ARGUMENTS, import_line, record_lines
     from gradwire.protocols.transports.base import NoOpTransport
 
     lines = ['"""Written by gradwire.emu.agent.compiled_agent."""', "from gradwire.jit.compiled import njit"]
     lines.append("from gradwire.emu.native.calls import words_at")
     for name in RULES:
-        lines.append(import_line(owner if hasattr(owner, name) else NoOpTransport, name, f"{name}_itself"))
-        arguments = ARGUMENTS[name].removeprefix("M, ")
+        rule_owner = owner if hasattr(owner, name) else NoOpTransport
+        imports, records = record_lines(rule_owner, name, "")
+        lines += [import_line(rule_owner, name, f"{name}_itself"), *imports]
+        arguments = ARGUMENTS[name]
         kinds = ", ".join(["int64"] * (2 + arguments.count(",")))
-        call = f"{name}_itself(words_at(origin), {arguments})"
+        passed = [
+            f"{records[argument]}(words_at(origin), {argument})" if argument in records else argument
+            for argument in arguments.split(", ")
+        ]
+        call = f"{name}_itself({', '.join(passed)})"
         lines += [f'@njit("int64({kinds})")', f"def {name}(origin, {arguments}):"]
         lines += [f"    return {call}"] if name in ANSWERING else [f"    {call}", "    return 0"]
     return "\n".join(lines) + "\n"

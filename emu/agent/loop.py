@@ -23,6 +23,7 @@ from heapq import heappop, heappush
 from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.base import Timer
 from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.core.layout import Agent, AgentTimer
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.native.calls import SHARE_NS
 from gradwire.emu.switches.backend_kind import TestbedError
@@ -35,10 +36,10 @@ STALL_NS = 5_000_000
 NEVER = at.NEVER
 TIMERS, LATE = 256, 4096
 """Initial capacities; our choice."""
-EVENT_ROOM = at.EVENTS * 16
+EVENT_BYTES = at.EVENTS * 16
 ERROR_TEXTS = {
-    at.BROKEN_RULES: "the function {name} of a transport raised an exception",
-    at.BROKEN_PULLED: "a transport tried to send packet {number}, beyond the end of its message",
+    at.FAILED_RULE: "the function {name} of a transport raised an exception",
+    at.FAILED_PULL: "a transport tried to send packet {number}, beyond the end of its message",
 }
 _CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)
 """A function of five integers with the calling convention of compiled code (`gradwire.jit.machine_code`)."""
@@ -47,18 +48,18 @@ _CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_in
 class EpollLoop:
     """The loop; see `gradwire.emu.agent.base.Loop`.
 
-    words : those of the agent (`gradwire.emu.agent.core.layout`).
+    agent : its record, shared with compiled code.
     asked : requests of compiled code by ASK_*, each called with four integers.
     """
 
     def __init__(self, beginning_ns: int = 0) -> None:
         core = compiled_agent.core()
         self._enter = core["enter"]
-        self._block = WordBlock(at.WORDS)
-        self.words = words = self._block.words
-        self._heap = WordBlock(TIMERS * at.TIMER_WORDS)
-        self._late, self._spec = WordBlock(LATE), WordBlock(4)
-        self._events, self._files = WordBlock(EVENT_ROOM // 8), WordBlock(64)
+        self._block = WordBlock(Agent.WORDS)
+        self.agent = agent = Agent(self._block.words, 0)
+        self._heap = WordBlock(TIMERS * AgentTimer.WORDS)
+        self._late, self._scratch = WordBlock(LATE), WordBlock(4)
+        self._events, self._files = WordBlock(EVENT_BYTES // 8), WordBlock(64)
         self._timers: list[Timer] = []
         self._readers: dict[int, Call] = {}
         self._writers: dict[int, Call] = {}
@@ -71,52 +72,52 @@ class EpollLoop:
             at.ASK_TIMER: self._fire,
             at.ASK_FILE: self._serve_file,
             at.ASK_IDLE: self._use_time,
-            at.ASK_ROOM: self._grow,
+            at.ASK_SPACE: self._grow,
         }
         self._callback = _CALLED(self._serve_request)
-        words[at.W_CALL] = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
-        words[at.W_BEGINNING] = beginning_ns
-        words[at.W_CALLED] = words[at.W_PYTHON_TIME] = words[at.W_PYTHON_NUMBER] = NEVER
-        words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, TIMERS
-        words[at.W_LATE], words[at.W_LATE_ROOM] = self._late.address, LATE
-        words[at.W_EPOLL], words[at.W_TIMER] = self._epoll.fileno(), self._clock
-        words[at.W_SHARE] = SHARE_NS if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO) else 0
-        words[at.W_SPEC], words[at.W_EVENTS] = self._spec.address, self._events.address
-        words[at.W_FILES], words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
+        agent.python_function = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
+        agent.begin_ns = beginning_ns
+        agent.due_ns = agent.python_timer_ns = agent.python_timer_number = NEVER
+        agent.timers, agent.timer_capacity = self._heap.index, TIMERS
+        agent.lateness, agent.lateness_capacity = self._late.index, LATE
+        agent.epoll, agent.timer_file = self._epoll.fileno(), self._clock
+        agent.slice_ns = SHARE_NS if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO) else 0
+        agent.scratch, agent.events = self._scratch.address, self._events.address
+        agent.files, agent.file_count = self._files.index, len(self._files.words)
         self.serve_in_core(self._clock, at.FILE_TIMER)
 
     # --- the clock
 
     def begin(self, beginning_ns: int) -> None:
         """Set the beginning of the run; earlier lateness does not count."""
-        self.words[at.W_BEGINNING] = beginning_ns
-        self.words[at.W_LATE_COUNT] = 0
+        self.agent.begin_ns = beginning_ns
+        self.agent.lateness_count = 0
         del self._lateness[:]
 
     def freeze_between_waits(self) -> None:
         """Let time pass only while the loop waits, as in virtual time."""
-        self.words[at.W_SEEN] = time.monotonic_ns()
-        self.words[at.W_STILL] = 1
+        self.agent.reading_ns = time.monotonic_ns()
+        self.agent.stands_still = 1
 
     def pause_until(self, until_ns: int) -> None:
         """Pause until a time: no timer fires, nothing is read, and the resulting lateness does not count."""
-        while (remaining := until_ns + self.words[at.W_BEGINNING] - time.monotonic_ns()) > 0:
+        while (remaining := until_ns + self.agent.begin_ns - time.monotonic_ns()) > 0:
             time.sleep(remaining / 1e9)
-        self.words[at.W_SEEN] = time.monotonic_ns()
-        self.words[at.W_STOOD_UNTIL] = until_ns
+        self.agent.reading_ns = time.monotonic_ns()
+        self.agent.paused_until_ns = until_ns
 
     def now(self) -> int:
-        words = self.words
-        return (words[at.W_SEEN] if words[at.W_STILL] else time.monotonic_ns()) - words[at.W_BEGINNING]
+        agent = self.agent
+        return (agent.reading_ns if agent.stands_still else time.monotonic_ns()) - agent.begin_ns
 
     def scheduled(self) -> int:
-        return min(self.words[at.W_CALLED], self.now())
+        return min(self.agent.due_ns, self.now())
 
     # --- timers
 
     def at(self, time_ns: int, call: Call, *, counts: bool = True) -> Timer:
         """See `Loop`; `counts`: whether its lateness counts."""
-        self.words[at.W_SET] = number = self.words[at.W_SET] + 1
+        self.agent.timers_set = number = self.agent.timers_set + 1
         timer = Timer(time_ns, number, call, counts and time_ns > self.now())
         heappush(self._timers, timer)
         if self._timers[0] is timer:
@@ -131,33 +132,33 @@ class EpollLoop:
 
     def _update_first(self) -> None:
         """Store the first of the timers of Python for compiled code."""
-        timers, words = self._timers, self.words
+        timers, agent = self._timers, self.agent
         while timers and timers[0].call is None:
             heappop(timers)
-        words[at.W_PYTHON_TIME] = timers[0].time if timers else NEVER
-        words[at.W_PYTHON_NUMBER] = timers[0].number if timers else NEVER
+        agent.python_timer_ns = timers[0].time if timers else NEVER
+        agent.python_timer_number = timers[0].number if timers else NEVER
 
     def _fire(self, *_: int) -> None:
-        words, timer = self.words, heappop(self._timers)
-        if timer.ahead and timer.time >= words[at.W_STOOD_UNTIL]:
+        agent, timer = self.agent, heappop(self._timers)
+        if timer.ahead and timer.time >= agent.paused_until_ns:
             self._lateness.append(self.now() - timer.time)
         call, timer.call = timer.call, None
         assert call is not None
         self._update_first()
-        words[at.W_CALLED] = timer.time
+        agent.due_ns = timer.time
         call()
-        words[at.W_CALLED] = NEVER
+        agent.due_ns = NEVER
 
     def _grow(self, *_: int) -> None:
-        words = self.words
+        agent = self.agent
         self._collect_late()
-        if words[at.W_HEAP_COUNT] == words[at.W_HEAP_ROOM]:
+        if agent.timer_count == agent.timer_capacity:
             self._heap = self._heap.resized(2 * len(self._heap.words))
-            words[at.W_HEAP], words[at.W_HEAP_ROOM] = self._heap.address, 2 * words[at.W_HEAP_ROOM]
+            agent.timers, agent.timer_capacity = self._heap.index, 2 * agent.timer_capacity
 
     def _collect_late(self) -> None:
-        self._lateness.extend(self._late.words[: self.words[at.W_LATE_COUNT]])
-        self.words[at.W_LATE_COUNT] = 0
+        self._lateness.extend(self._late.words[: self.agent.lateness_count])
+        self.agent.lateness_count = 0
 
     # --- files
 
@@ -168,13 +169,13 @@ class EpollLoop:
         self._change(file, self._writers, call)
 
     def serve_in_core(self, file: int, kind: int) -> None:
-        """Have compiled code read a file (FILE_*) or note when it is writable (FILE_ROOM); FILE_OF_PYTHON ends that."""
+        """Have compiled code read a file (FILE_*) or note when it is writable (FILE_SPACE); FILE_OF_PYTHON ends it."""
         if file >= len(self._files.words):
             self._files = self._files.resized(2 * file)
-            self.words[at.W_FILES], self.words[at.W_FILES_ROOM] = self._files.address, len(self._files.words)
+            self.agent.files, self.agent.file_count = self._files.index, len(self._files.words)
         self._files.words[file] = kind
         if kind != at.FILE_OF_PYTHON:
-            self._epoll.register(file, select.EPOLLOUT | select.EPOLLET if kind == at.FILE_ROOM else select.EPOLLIN)
+            self._epoll.register(file, select.EPOLLOUT | select.EPOLLET if kind == at.FILE_SPACE else select.EPOLLIN)
         else:
             self._forget(file)
 
@@ -214,7 +215,7 @@ class EpollLoop:
     @idle.setter
     def idle(self, call: Callable[[], bool] | None) -> None:
         self._idle = call
-        self.words[at.W_IDLE] = call is not None
+        self.agent.has_idle_work = call is not None
 
     def _use_time(self, *_: int) -> None:
         if self._idle is not None and not self._idle():
@@ -222,12 +223,12 @@ class EpollLoop:
 
     def stop(self) -> None:
         """Make `run` return after the current call."""
-        self.words[at.W_RUNNING] = 0
+        self.agent.is_running = 0
 
     def run(self) -> None:
         """Call timers and files until `stop`."""
-        self.words[at.W_RUNNING] = 1
-        while self.words[at.W_RUNNING]:
+        self.agent.is_running = 1
+        while self.agent.is_running:
             self.enter(at.RUN)
 
     def enter(self, what: int, argument: int = 0) -> None:
@@ -236,15 +237,15 @@ class EpollLoop:
             self._raise()
 
     def _raise(self) -> None:
-        words = self.words
-        reason, words[at.W_BROKEN] = words[at.W_BROKEN], 0
-        number = words[at.W_ERRNO]
-        if reason == at.BROKEN_ASKED and self._error is not None:
+        agent = self.agent
+        reason, agent.failure = agent.failure, 0
+        number = agent.failure_detail
+        if reason == at.FAILED_REQUEST and self._error is not None:
             error, self._error = self._error, None
             raise error
-        if reason == at.BROKEN_CALL:
+        if reason == at.FAILED_CALL:
             raise OSError(number, f"a system call of the agent's loop: {os.strerror(number)}")
-        name = at.RULES[number] if reason == at.BROKEN_RULES else ""
+        name = at.RULES[number] if reason == at.FAILED_RULE else ""
         raise TestbedError(ERROR_TEXTS[reason].format(number=number, name=name), "transport", "another", usage=False)
 
     def _serve_request(self, result: int, _: int, request: int, *arguments: int) -> int:

@@ -19,10 +19,11 @@ All of that is compiled (`gradwire.emu.agent.core.nic_schedule`). This module ha
 from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.core.layout import NicFlow, NicGroup, PacedEntry
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.shared_words import WordBlock
-from gradwire.emu.system.sockets import Sender
-from gradwire.jit import layout as words_of
+from gradwire.emu.system import sockets
+from gradwire.jit.records.flows import Sender
 from gradwire.scenarios.inner_units import Bps
 from gradwire.scenarios.wire import ps_per_byte
 
@@ -31,10 +32,6 @@ MAKE_UP_NS = 400_000
 """Maximum lateness that a paced flow makes up for; our choice."""
 TURNS = 64
 """Initial capacity for flows and groups that are set aside; our choice."""
-RECORD = at.SENDER_RECORD
-GAP, TIMER, DONE, SENT = (
-    RECORD + word for word in (words_of.S_GAP, words_of.S_TIMER, words_of.S_DONE, words_of.S_SENT)
-)
 
 
 class FlowGroup:
@@ -42,109 +39,118 @@ class FlowGroup:
 
     They take one turn together, at the pair's pace.
 
-    pair : the words of the pair (`gradwire.jit.layout`: PAIR_NEXT, PAIR_GAP and the transport's own), shared with the
-        groups of other classes.
+    pair : the words of the pair (`gradwire.jit.records.flows.Pair` and the transport's own), shared with the groups of
+        other classes.
+    record : its record at the NIC; `index` of that.
     """
 
-    __slots__ = ("block", "index", "pair")
+    __slots__ = ("block", "index", "pair", "record")
 
     def __init__(self, pair: WordBlock, priority: int) -> None:
-        self.pair, self.block = pair, WordBlock(at.GROUP_WORDS)
+        self.pair, self.block = pair, WordBlock(NicGroup.WORDS)
         self.index = self.block.index
-        words = self.block.words
-        words[at.F_IS_GROUP], words[at.F_PRIORITY], words[at.G_PAIR] = 1, priority, pair.index
+        self.record = NicGroup(self.block.words, 0)
+        self.record.is_group, self.record.priority, self.record.pair = 1, priority, pair.index
 
 
-class Flow:
+class ScheduledFlow:
     """The sender of one message as seen by the NIC. Times in picoseconds.
 
-    Its words are followed by the record of the message's transport and `more` words.
+    Its words are its record at the NIC, that of the message's transport, and `more` words.
 
     number, priority : of the message. index : of its words.
+    nic_flow, record : the two records.
     group : shares its turns; None: it has turns of its own.
     """
 
-    __slots__ = ("block", "group", "index", "number", "priority")
+    __slots__ = ("block", "group", "index", "nic_flow", "number", "priority", "record")
 
     def __init__(self, number: int, priority: int, group: FlowGroup | None = None, more: int = 0) -> None:
         self.number, self.priority, self.group = number, priority, group
-        self.block = WordBlock(at.SENDER_BEYOND + more)
-        self.index, words = self.block.index, self.block.words
-        words[at.F_NUMBER], words[at.F_PRIORITY] = number, priority
-        words[at.F_GROUP] = 0 if group is None else group.index
+        self.block = WordBlock(at.SENDER_WORDS + more)
+        self.index = self.block.index
+        self.nic_flow = nic_flow = NicFlow(self.block.words, 0)
+        self.record = Sender(self.block.words, NicFlow.WORDS)
+        nic_flow.number, nic_flow.priority = number, priority
+        nic_flow.group = 0 if group is None else group.index
+
+    @property
+    def record_index(self) -> int:
+        """Return the index of its transport's record."""
+        return self.index + self.record.base
 
     def word(self, offset: int) -> int:
         """Return a word of its transport's record."""
-        return self.block.words[RECORD + offset]
+        return self.block.words[self.record.base + offset]
 
     @property
     def gap(self) -> int:
         """Return picoseconds per byte << 16 between packet starts; 0: line rate."""
-        return self.block.words[GAP]
+        return self.record.gap
 
     @property
     def timer(self) -> int:
         """Return the time at which its rules must be called; 0: never."""
-        return self.block.words[TIMER]
+        return self.record.timer
 
     @property
     def done(self) -> bool:
         """Return True if there is nothing more to send."""
-        return self.block.words[DONE] != 0
+        return self.record.is_done != 0
 
     @property
     def sent(self) -> int:
         """Return the number of packets sent."""
-        return self.block.words[SENT]
+        return self.record.sent
 
 
 class Nic:
     """The NIC of a host with a line of `rate` bit/s."""
 
     def __init__(
-        self, loop: EpollLoop, rate: Bps, sender: Sender, *, classes: int = CLASSES, ahead_ns: int = 0
+        self, loop: EpollLoop, rate: Bps, sender: sockets.Sender, *, classes: int = CLASSES, ahead_ns: int = 0
     ) -> None:
         self.rate, self.sender = rate, sender
         self.line = ps_per_byte(rate)
         """picoseconds per byte << 16, rounded up"""
-        self._loop, self._words = loop, loop.words
-        self._turns: dict[int, Flow | FlowGroup] = {}
-        words = self._words
-        words[at.W_LINE], words[at.W_AHEAD] = self.line, ahead_ns * 1000
-        words[at.W_MAKE_UP] = min(ahead_ns, MAKE_UP_NS) * 1000
-        words[at.W_LAST_CLASS], words[at.W_OUT] = classes - 1, sender.index
+        self._loop, self._agent = loop, loop.agent
+        self._turns: dict[int, ScheduledFlow | FlowGroup] = {}
+        agent = self._agent
+        agent.ps_per_byte, agent.ahead = self.line, ahead_ns * 1000
+        agent.make_up = min(ahead_ns, MAKE_UP_NS) * 1000
+        agent.last_class, agent.outgoing = classes - 1, sender.index
         self._paced = WordBlock(0)
         self._make_space(TURNS)
 
     def _make_space(self, turns: int) -> None:
-        self._paced = self._paced.resized(turns * at.PACED_WORDS)
-        self._words[at.W_PACED], self._words[at.W_PACED_ROOM] = self._paced.address, turns
+        self._paced = self._paced.resized(turns * PacedEntry.WORDS)
+        self._agent.paced, self._agent.paced_capacity = self._paced.index, turns
 
     def restart(self) -> None:
         """Reset the busy time of the line, because the loop changes to the run's clock. Otherwise packets sent before,
         such as acknowledgements of the side channel, would block the line for hours."""
-        self._words[at.W_BUSY] = 0
+        self._agent.busy_until = 0
 
-    def begin(self, flow: Flow) -> None:
+    def begin(self, flow: ScheduledFlow) -> None:
         """Start a flow that has, or may have, data to send."""
         self._register(flow)
         self._loop.enter(at.BEGIN, flow.index)
 
-    def update(self, flow: Flow) -> None:
+    def update(self, flow: ScheduledFlow) -> None:
         """Update a flow after a change of its timer or its data to send."""
         self._register(flow)
-        self._loop.enter(at.HEARD, flow.index)
+        self._loop.enter(at.UPDATE, flow.index)
 
-    def _register(self, flow: Flow) -> None:
+    def _register(self, flow: ScheduledFlow) -> None:
         """Keep the flow's words alive, and reserve space to set it aside."""
         turn = flow.group or flow
         self._turns[flow.index], self._turns[turn.index] = flow, turn
-        if len(self._turns) > self._words[at.W_PACED_ROOM]:
+        if len(self._turns) > self._agent.paced_capacity:
             self._make_space(2 * len(self._turns))
 
     def add_control_bytes(self, nbytes: int) -> None:
         """Account for control packets, sent now or as soon as the line is free."""
-        self._loop.enter(at.TOOK, nbytes)
+        self._loop.enter(at.OCCUPY, nbytes)
 
     def serve(self) -> None:
         """Send all packets that are due, and schedule the rest."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gradwire.emu.agent.base import Loop
 from gradwire.emu.agent.host_part import HostProgram
-from gradwire.jit.layout import SLOW_UNIT
+from gradwire.jit.records.constants import SLOW_UNIT
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Operation, Process
 from gradwire.workload.scheduling import LAYER
 

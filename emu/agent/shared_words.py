@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradwire.emu.agent.core.layout import TableEntry
 from gradwire.scenarios.arrays import Ints
 
 HASH_MULTIPLIER = 0x9E3779B1
@@ -32,47 +33,51 @@ class WordBlock:
 
 
 class WordTable:
-    """Open-addressed hash table of message records by number: entries (number + 1, index), or 0 if never used. The
-    index of a finished message is 0."""
+    """Open-addressed hash table of message records by number."""
 
-    def __init__(self, room: int = 64) -> None:
-        self._block, self._count = WordBlock(2 * room), 0
-        self.mask = room - 1
+    def __init__(self, length: int = 64) -> None:
+        """`length`: number of entries, a power of two."""
+        self._block, self._count = WordBlock(length * TableEntry.WORDS), 0
+        self.mask = length - 1
 
     @property
-    def address(self) -> int:
-        """Return its current address."""
-        return self._block.address
+    def index(self) -> int:
+        """Return the current index of its first entry."""
+        return self._block.index
 
     def put(self, number: int, index: int) -> bool:
         """Enter a message, or finish it (index 0); return True if the table has moved, as new messages may cause."""
-        position = self._slot_of(number)
-        fresh = self._block.words[position] == 0
-        moved = fresh and 2 * self._count > self.mask
+        entry = self._entry_of(number)
+        is_new = entry.key == 0
+        moved = is_new and 2 * self._count > self.mask
         if moved:
             self._grow()
-            position = self._slot_of(number)
-        words = self._block.words
-        self._count += fresh
-        words[position], words[position + 1] = number + 1, index
+            entry = self._entry_of(number)
+        self._count += is_new
+        entry.key, entry.index = number + 1, index
         return moved
 
     def get(self, number: int) -> int:
         """Return the index of a message; 0 if missing."""
-        return self._block.words[self._slot_of(number) + 1]
+        return self._entry_of(number).index
 
-    def _slot_of(self, number: int) -> int:
-        words, position = self._block.words, number * HASH_MULTIPLIER >> 7 & self.mask
-        while words[2 * position] and words[2 * position] != number + 1:
-            position = position + 1 & self.mask
-        return 2 * position
+    def _entry(self, slot: int) -> TableEntry:
+        return TableEntry(self._block.words, slot * TableEntry.WORDS)
+
+    def _entry_of(self, number: int) -> TableEntry:
+        """Return the entry of a message, or the unused one in its place."""
+        slot = number * HASH_MULTIPLIER >> 7 & self.mask
+        entry = self._entry(slot)
+        while entry.key and entry.key != number + 1:
+            slot = slot + 1 & self.mask
+            entry = self._entry(slot)
+        return entry
 
     def _grow(self) -> None:
-        old_words = self._block.words
-        self._block = WordBlock(2 * len(old_words))
+        entries = [self._entry(slot) for slot in range(self.mask + 1)]
+        self._block = WordBlock(2 * len(self._block.words))
         self.mask = 2 * self.mask + 1
-        words = self._block.words
-        for i in range(0, len(old_words), 2):
-            if old_words[i]:
-                position = self._slot_of(old_words[i] - 1)
-                words[position], words[position + 1] = old_words[i], old_words[i + 1]
+        for entry in entries:
+            if entry.key:
+                new_entry = self._entry_of(entry.key - 1)
+                new_entry.key, new_entry.index = entry.key, entry.index

@@ -83,7 +83,7 @@ def files() -> set[Path]:
     native, jit, protocols = (Path(package.__path__[0]) for package in packages)
     files = {
         *(native / name for name in ("calls.py", "heap.py", "intrinsics.py")),
-        *jit.glob("*.py"),
+        *jit.rglob("*.py"),
         *protocols.glob("*.py"),
     }
     return files | {Path(str(gradwire.scenarios.wire.__file__))}

@@ -1,48 +1,65 @@
-"""Heaps of compiled code: entries of three words in one array, ordered by the first word, then by the second."""
+"""Heaps of compiled code: arrays of entries, ordered by the first word, then by the second."""
 
 from __future__ import annotations
 
 from gradwire.jit.compiled import njit
+from gradwire.jit.records import Record, Word
+
+
+class HeapEntry(Record):
+    """An entry of a heap. The heap is its first entry, and a derived class names the words by their role."""
+
+    first = Word("entries are ordered by this word")
+    second = Word("entries of equal first word are ordered by this one")
+    third = Word("content")
 
 
 @njit
-def push(heap, count, first, second, third):
+def _entry_at(heap: HeapEntry, index: int) -> HeapEntry:
+    return HeapEntry(heap, heap.base + HeapEntry.WORDS * index)
+
+
+@njit
+def _put(heap: HeapEntry, index: int, first: int, second: int, third: int) -> None:
+    entry = _entry_at(heap, index)
+    entry.first = first
+    entry.second = second
+    entry.third = third
+
+
+@njit
+def push(heap: HeapEntry, count: int, first: int, second: int, third: int) -> None:
     """Push an entry onto a heap of `count` entries."""
     i = count
     while i > 0:
         parent = (i - 1) >> 1
-        j = 3 * parent
-        if heap[j] < first or (heap[j] == first and heap[j + 1] < second):
+        other = _entry_at(heap, parent)
+        if other.first < first or (other.first == first and other.second < second):
             break
-        heap[3 * i] = heap[j]
-        heap[3 * i + 1] = heap[j + 1]
-        heap[3 * i + 2] = heap[j + 2]
+        _put(heap, i, other.first, other.second, other.third)
         i = parent
-    heap[3 * i] = first
-    heap[3 * i + 1] = second
-    heap[3 * i + 2] = third
+    _put(heap, i, first, second, third)
 
 
 @njit
-def pop(heap, count):
+def pop(heap: HeapEntry, count: int) -> None:
     """Remove the first entry of a heap of `count` entries."""
     last = count - 1
-    first, second, third = heap[3 * last], heap[3 * last + 1], heap[3 * last + 2]
+    entry = _entry_at(heap, last)
+    first, second, third = entry.first, entry.second, entry.third
     i = 0
     while True:
         child = 2 * i + 1
         if child >= last:
             break
-        j = 3 * child
-        if child + 1 < last and (heap[j + 3] < heap[j] or (heap[j + 3] == heap[j] and heap[j + 4] < heap[j + 1])):
-            child += 1
-            j += 3
-        if first < heap[j] or (first == heap[j] and second < heap[j + 1]):
+        least = _entry_at(heap, child)
+        if child + 1 < last:
+            other = _entry_at(heap, child + 1)
+            if other.first < least.first or (other.first == least.first and other.second < least.second):
+                child += 1
+                least = other
+        if first < least.first or (first == least.first and second < least.second):
             break
-        heap[3 * i] = heap[j]
-        heap[3 * i + 1] = heap[j + 1]
-        heap[3 * i + 2] = heap[j + 2]
+        _put(heap, i, least.first, least.second, least.third)
         i = child
-    heap[3 * i] = first
-    heap[3 * i + 1] = second
-    heap[3 * i + 2] = third
+    _put(heap, i, first, second, third)

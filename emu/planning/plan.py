@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradwire.emu.user_programs.programs import Programs
-from gradwire.jit.layout import SLOW_UNIT
+from gradwire.jit.records.constants import SLOW_UNIT
 from gradwire.scenarios.inner_units import Bps, Bytes, Ps
 from gradwire.scenarios.json_data import JsonView
 from gradwire.workload.program import Program

@@ -15,7 +15,7 @@ import sys
 from typing import Final
 
 from gradwire.emu.agent import compiled_agent
-from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.core.layout import IncomingDatagrams, OutgoingDatagrams
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import HEADER
@@ -36,7 +36,7 @@ ADDRESS: Final = 16 // 4
 ADDRESS_AT: Final = 1  # behind family and port
 CONTROL_ROOM: Final = 64
 TOS_AT: Final = 16
-HEADER_ROOM: Final = 32
+HEADER_SPACE: Final = 32
 HEADER_WORDS: Final = struct.Struct(">qq")
 SEND_WAIT_MS: Final = 1000
 BUFFER_BYTES: Final = 16 << 20
@@ -112,7 +112,7 @@ def overflowed(datagrams: socket.socket) -> int:
 class Sender:
     """Outgoing datagrams of any number of sockets: `add` some, then `flush`.
 
-    index : of its words (`gradwire.emu.agent.core.layout`: O_*), for compiled code.
+    index : of its record (`gradwire.emu.agent.core.layout.OutgoingDatagrams`), for compiled code.
     """
 
     def __init__(self, slots: int = 64, wait_ms: int = SEND_WAIT_MS) -> None:
@@ -120,26 +120,27 @@ class Sender:
         self._add, self._flush = core["add"], core["flush"]
         messages, messages_at = _arena(slots * MESSAGE.size)
         vectors, vectors_at = _arena(slots * VECTORS.size)
-        headers, headers_at = _arena(slots * HEADER_ROOM)
+        headers, headers_at = _arena(slots * HEADER_SPACE)
         controls, controls_at = _arena(256 * CONTROL.size)
         for tos in range(256):
             CONTROL.pack_into(controls, tos * CONTROL.size, 17, socket.IPPROTO_IP, socket.IP_TOS, tos)
         for slot in range(slots):  # constant parts of all datagrams
-            VECTORS.pack_into(vectors, slot * VECTORS.size, headers_at + slot * HEADER_ROOM, 0, 0, 0)
+            VECTORS.pack_into(vectors, slot * VECTORS.size, headers_at + slot * HEADER_SPACE, 0, 0, 0)
             at_vectors = vectors_at + slot * VECTORS.size
             MESSAGE.pack_into(messages, slot * MESSAGE.size, 0, 16, at_vectors, 0, 0, CONTROL.size, 0, 0)
-        self._files, self._poll, self._block = WordBlock(slots), WordBlock(1), WordBlock(at.OUT_WORDS)
+        self._files, self._poll, self._block = WordBlock(slots), WordBlock(1), WordBlock(OutgoingDatagrams.WORDS)
         self._arenas = messages, vectors, headers, controls
-        self.words, self.index = self._block.words, self._block.index
-        self.words[at.O_MESSAGES], self.words[at.O_VECTORS] = messages_at, vectors_at
-        self.words[at.O_HEADERS], self.words[at.O_CONTROLS] = headers_at, controls_at
-        self.words[at.O_FILES], self.words[at.O_SLOTS] = self._files.address, slots
-        self.words[at.O_POLL], self.words[at.O_WAIT_MS] = self._poll.address, wait_ms
+        self.index = self._block.index
+        self._batch = batch = OutgoingDatagrams(self._block.words, 0)
+        batch.messages, batch.vectors = messages_at, vectors_at
+        batch.headers, batch.controls = headers_at, controls_at
+        batch.files, batch.slots = self._files.address, slots
+        batch.poll, batch.wait_ms = self._poll.address, wait_ms
 
     @property
     def empty(self) -> bool:
         """Return True if all datagrams have been sent."""
-        return self.words[at.O_COUNT] == 0
+        return self._batch.count == 0
 
     def add(
         self,
@@ -167,7 +168,7 @@ class Sender:
             self._raise_error()
 
     def _raise_error(self) -> None:
-        code = self.words[at.O_ERRNO]
+        code = self._batch.error
         if code == errno.EAGAIN:
             raise OSError(code, "sendmmsg: the socket stayed full")
         raise OSError(code, f"sendmmsg: {os.strerror(code)}")
@@ -176,7 +177,7 @@ class Sender:
 class Receiver:
     """Incoming datagrams, valid until the next `receive`; the parts read per packet are words at fixed positions.
 
-    index : as of `Sender` (I_*).
+    index : of its record (`gradwire.emu.agent.core.layout.IncomingDatagrams`), for compiled code.
     data : of datagram i, `lengths[LENGTH * i + LENGTH_AT]` bytes, header included, from `i * room` on.
     addresses : the IPv4 source address is `addresses[ADDRESS * i + ADDRESS_AT]`, as in `address_word`.
     control : the TOS byte is `control[CONTROL_ROOM * i + TOS_AT]`.
@@ -207,17 +208,18 @@ class Receiver:
         self._vectors = vectors
         self.lengths = self._messages.cast("I")
         self.addresses = self._names.cast("I")
-        self._block = WordBlock(at.IN_WORDS)
-        self.words, self.index = self._block.words, self._block.index
-        self.words[at.I_MESSAGES], self.words[at.I_DATA] = messages_at, data_at
-        self.words[at.I_NAMES], self.words[at.I_CONTROL] = self._names_at, control_at
-        self.words[at.I_SLOTS], self.words[at.I_ROOM] = slots, self.room
+        self._block = WordBlock(IncomingDatagrams.WORDS)
+        self.index = self._block.index
+        self._batch = batch = IncomingDatagrams(self._block.words, 0)
+        batch.messages, batch.data = messages_at, data_at
+        batch.names, batch.controls = self._names_at, control_at
+        batch.slots, batch.slot_bytes = slots, self.room
 
     def receive(self, file: int) -> int:
         """Receive available datagrams without waiting; return their number."""
         count = self._receive(self._block.address, file)
         if count < 0:
-            code = self.words[at.I_ERRNO]
+            code = self._batch.error
             raise OSError(code, f"recvmmsg: {os.strerror(code)}")
         return count
 

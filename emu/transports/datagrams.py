@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.base import Arrival, Carrier, CarrierHost, MessageRow
-from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.system.sockets import address_of, address_word
 from gradwire.emu.transports.endpoint import Endpoint
@@ -44,18 +43,18 @@ class DatagramSender(SendingEnd):
         super().__init__(rules, row, None, entropy_of(host.seed, row.number), carrier.pairs)
         self.row, self.carrier = row, carrier
         self.content = memoryview(b"")
-        words = self.block.words
-        words[at.F_NAME] = endpoint.name_of(row.dst)
-        words[at.F_SOURCE] = address_word(host.address(row.dst))
-        words[at.F_FILE] = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
-        words[at.F_TOS], words[at.F_TOS_IMPORTANT] = tos_byte(row.priority, False), tos_byte(row.priority, True)
-        words[at.F_PAYLOAD], words[at.F_NBYTES], words[at.F_FILL] = carrier.transport.payload, row.nbytes, rules.fill
-        words[at.F_HEARD] = sum(1 << kind for kind in passed_kinds)
+        flow = self.nic_flow
+        flow.destination = endpoint.name_of(row.dst)
+        flow.peer = address_word(host.address(row.dst))
+        flow.file = endpoint.sources[row.number % len(SOURCE_PORTS)].fileno()
+        flow.tos, flow.important_tos = tos_byte(row.priority, False), tos_byte(row.priority, True)
+        flow.payload, flow.nbytes, flow.fill = carrier.transport.payload, row.nbytes, rules.fill
+        flow.passed_kinds = sum(1 << kind for kind in passed_kinds)
 
     def start(self, now: int) -> None:
         """Get the bytes of the message and begin."""
         self.content = self.carrier.host.outgoing(self.row.number)
-        self.block.words[at.F_CONTENT] = address_of(self.content)
+        self.nic_flow.content = address_of(self.content)
         super().start(now)
 
 
@@ -135,10 +134,10 @@ class DatagramCarrier(Carrier):
     def make_receiver(self, row: MessageRow) -> ReceivingEnd:
         """Make the receiving end of a message."""
         receiver = ReceivingEnd(self.rules_of(row), row, self.pairs)
-        words = receiver.block.words
-        words[at.E_CONTROL_BYTES] = int(self.owner.control_bytes)
-        words[at.E_CONTROL_FLAGS], words[at.E_CONTROL_TOS] = self.control_flags, self.control_tos
-        words[at.E_BY_SIDE] = self.by_side
+        flow = receiver.flow
+        flow.control_bytes = int(self.owner.control_bytes)
+        flow.control_flags, flow.control_tos = self.control_flags, self.control_tos
+        flow.uses_side_channel = self.by_side
         return receiver
 
     def answer(self, receiver: ReceivingEnd, word: int) -> None:
@@ -173,7 +172,7 @@ class DatagramCarrier(Carrier):
     def finish_message(self, sender: DatagramSender) -> None:
         """Settle a message whose sender has finished."""
         self.endpoint.remove_sender(sender)
-        sender.content, sender.block.words[at.F_CONTENT] = memoryview(b""), 0
+        sender.content, sender.nic_flow.content = memoryview(b""), 0
         self.host.message_finished(sender.number, *self._count(sender))
 
     def _count(self, sender: DatagramSender) -> tuple[int, int]:

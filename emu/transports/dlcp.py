@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradwire.emu.agent.base import CarrierHost, MessageRow
-from gradwire.emu.agent.core import layout as at
 from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, DatagramSender
 from gradwire.emu.transports.endpoint import Endpoint
@@ -74,9 +73,8 @@ class Dlcp(DatagramCarrier):
         """Send a Probe for one part of the Bitmap, counted from 1, or for all (0); return its bytes on the link."""
         size = max(int(self.owner.control_bytes), UDP_OVERHEAD)
         header = sender.row.number, part, 0, number, PROBE | IMPORTANT
-        words = sender.block.words
-        file, name, kind = words[at.F_FILE], words[at.F_NAME], words[at.F_TOS_IMPORTANT]
-        self.endpoint.out.add(file, name, kind, header, fill=size - UDP_OVERHEAD)
+        flow = sender.nic_flow
+        self.endpoint.out.add(flow.file, flow.destination, flow.important_tos, header, fill=size - UDP_OVERHEAD)
         return size
 
     def probed(self, receiver: ReceivingEnd, header: tuple[int, ...], name: int, now: int) -> bool:

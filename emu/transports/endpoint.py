@@ -62,8 +62,8 @@ class Endpoint:
         self._names: dict[int, tuple[object, int]] = {}
         self._data: socket.socket | None = None
         self.sources: list[socket.socket] = []
-        self._words = host.loop.words
-        self._words[at.W_IN], self._words[at.W_SHARED] = self._in.index, shared
+        self._agent = host.loop.agent
+        self._agent.incoming, self._agent.shares_nic = self._in.index, shared
         self._rooms: list[int] = []
         self._sending, self._receiving = WordTable(), WordTable()
         self._store_tables()
@@ -72,15 +72,15 @@ class Endpoint:
             at.ASK_NO_DATA: self._handle_non_data,
             at.ASK_ANSWER: self._answer,
             at.ASK_DELIVER: self._deliver,
-            at.ASK_TOLD: self._handle_special_answer,
+            at.ASK_SPECIAL_ANSWER: self._handle_special_answer,
             at.ASK_SETTLE: self._settle,
             at.ASK_PROBE: self._probe,
         }
 
     def _store_tables(self) -> None:
-        words = self._words
-        words[at.W_SENDERS], words[at.W_SENDERS_MASK] = self._sending.address, self._sending.mask
-        words[at.W_RECEIVERS], words[at.W_RECEIVERS_MASK] = self._receiving.address, self._receiving.mask
+        agent = self._agent
+        agent.senders, agent.senders_mask = self._sending.index, self._sending.mask
+        agent.receivers, agent.receivers_mask = self._receiving.index, self._receiving.mask
 
     def open(self) -> None:
         """Bind all sockets; no effect if they are bound."""
@@ -89,16 +89,16 @@ class Endpoint:
         address = self.host.address(self.host.node)
         self._data = sockets.open_datagrams(address, GRADWIRE_PORT)
         self.file = self._data.fileno()
-        self._words[at.W_DATA_FILE] = self.file
+        self._agent.data_file = self.file
         self.host.loop.serve_in_core(self.file, at.FILE_DATA)
         for port in SOURCE_PORTS:
             source = sockets.open_datagrams(address, port)
             self.sources.append(source)
             self.host.loop.serve_in_core(source.fileno(), at.FILE_ANSWERS)
-            if self._words[at.W_SHARED]:
+            if self._agent.shares_nic:
                 sockets.send_buffer(source, 0)  # the minimum: writable only if none of its packets is in the NIC
                 self._rooms.append(os.dup(source.fileno()))  # epoll accepts a file only once
-                self.host.loop.serve_in_core(self._rooms[-1], at.FILE_ROOM)
+                self.host.loop.serve_in_core(self._rooms[-1], at.FILE_SPACE)
 
     def close(self) -> None:
         """Close all sockets; no effect if they are closed."""
@@ -114,7 +114,7 @@ class Endpoint:
     @property
     def invalid_count(self) -> int:
         """Return the number of invalid datagrams: unknown message, wrong size, or wrong source."""
-        return self._words[at.W_STRAYS]
+        return self._agent.invalid_count
 
     def overflow_count(self) -> int:
         """Return the number of datagrams lost because this process was too slow to read them."""
@@ -151,9 +151,8 @@ class Endpoint:
                 raise KeyError(message)
             receiver = self.receivers[message] = self.carriers[row.transport].receiver(row)
             receiver.place = self.host.incoming(message)
-            words = receiver.block.words
-            words[at.E_PLACE] = sockets.address_of(receiver.place)
-            words[at.E_SOURCE] = sockets.address_word(self.host.address(row.src))
+            receiver.flow.buffer = sockets.address_of(receiver.place)
+            receiver.flow.peer = sockets.address_word(self.host.address(row.src))
             if self._receiving.put(message, receiver.index):
                 self._store_tables()
         return receiver
@@ -178,7 +177,7 @@ class Endpoint:
             address = sockets.address_of(memoryview(content))
             self._contents.append(content)
         self.out.add(self.file, name, carrier.control_tos, header, address, len(content), fill)
-        self._words[at.W_ANSWERED] += UDP_OVERHEAD + fill + len(content)
+        self._agent.answer_bytes += UDP_OVERHEAD + fill + len(content)
 
     # --- requests of compiled code
 
@@ -193,10 +192,10 @@ class Endpoint:
         arrived, receiver = self._in, self.receivers[message]
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
         source = arrived.addresses[slot * sockets.ADDRESS + sockets.ADDRESS_AT]
-        is_probe = header[4] & KIND == PROBE and source == receiver.block.words[at.E_SOURCE]
+        is_probe = header[4] & KIND == PROBE and source == receiver.flow.peer
         carrier = self.carriers[receiver.row.transport]
         if not (is_probe and carrier.probed(receiver, header, arrived.name(slot), now)):
-            self._words[at.W_STRAYS] += 1
+            self._agent.invalid_count += 1
 
     def _answer(self, message: int, word: int, _sequence: int, _slot: int) -> None:
         receiver = self.receivers[message]

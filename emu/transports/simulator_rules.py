@@ -24,11 +24,13 @@ import numpy as np
 from gradwire.emu.agent import compiled_agent
 from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.agent.core import layout as core
+from gradwire.emu.agent.core.layout import ReceivingFlow
 from gradwire.emu.agent.loop import ERROR_TEXTS
-from gradwire.emu.agent.nic import TIMER, Flow, FlowGroup
+from gradwire.emu.agent.nic import FlowGroup, ScheduledFlow
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.jit import layout as at
+from gradwire.jit.records.constants import A_ENTROPY, A_PRIORITY
+from gradwire.jit.records.flows import Pair, Parameters, Receiver
 from gradwire.protocols.registry import resolve_component, transport_parameters
 from gradwire.protocols.transports.base import Context
 from gradwire.scenarios.arrays import Flags
@@ -59,7 +61,7 @@ class Rules:
 
     def __init__(self, owner: type[Transport], settings: JsonView, context: Context) -> None:
         self.owner, self.context = owner, context
-        self.parameters = WordBlock(at.PARAM_WORDS)
+        self.parameters = WordBlock(Parameters.WORDS)
         for index, value in enumerate(transport_parameters(owner, settings, context)):
             self.parameters.words[index] = value
         self.functions = compiled_agent.rules(owner)
@@ -75,7 +77,7 @@ class Rules:
         try:
             return self.functions[name](ORIGIN, self.parameters.index, record, *arguments)
         except RuntimeError:
-            message = ERROR_TEXTS[core.BROKEN_RULES].format(name=name)
+            message = ERROR_TEXTS[core.FAILED_RULE].format(name=name)
             raise TestbedError(message, "transport", "another", usage=False) from None
 
     def answer(self, word: int) -> tuple[int, int]:
@@ -103,7 +105,7 @@ class Pairs:
         """Return the group of a message sent from here; it has the words of its pair."""
         key = row.dst, row.priority
         if key not in self._groups:
-            pair = self._senders.get(row.dst) or WordBlock(at.PAIR_USER + self._owner.pair_words)
+            pair = self._senders.get(row.dst) or WordBlock(Pair.WORDS + self._owner.pair_words)
             self._senders[row.dst] = pair
             self._groups[key] = FlowGroup(pair, row.priority)
         return self._groups[key]
@@ -126,7 +128,7 @@ def words_of(flags: Flags) -> list[int]:
     return np.frombuffer(packed + bytes(-len(packed) % 4), dtype="<u4").tolist()
 
 
-class SendingEnd(Flow):
+class SendingEnd(ScheduledFlow):
     """The sending end of one message.
 
     now : its beginning in picoseconds; None: set by a later `start`.
@@ -144,26 +146,25 @@ class SendingEnd(Flow):
         self.packets = max(1, -(-row.nbytes // payload))
         self.words = words = -(-self.packets // 32)
         tags = tag_words(row, self.packets)
-        peer_offset = core.SENDER_BEYOND + owner.sender_bitmaps * words
+        peer_offset = core.SENDER_WORDS + owner.sender_bitmaps * words
         tags_offset = peer_offset + (owner.receiver_bitmaps * words if owner.probe_word else 0)
         group = pairs.group(row) if pairs is not None else None
-        super().__init__(row.number, row.priority, group, tags_offset + len(tags) - core.SENDER_BEYOND)
-        index, state = self.index, self.block.words
-        state[core.F_RULES], state[core.F_PARAMETERS] = rules.table.index, rules.parameters.index
-        state[core.F_PACKETS] = self.packets
-        record = state[core.SENDER_RECORD :]
-        record[at.S_DATA] = row.priority << at.A_PRIORITY | entropy << at.A_ENTROPY
-        record[at.S_PACKETS] = self.packets
-        record[at.S_LAST] = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
-        record[at.S_BITS], record[at.S_PEER] = index + core.SENDER_BEYOND, index + peer_offset
-        record[at.S_WORDS] = words
-        record[at.S_LINE] = rules.context.speed
-        record[at.S_TAGS] = index + tags_offset if tags else int(bool(row.important))
-        record[at.S_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
-        record[at.S_TURN] = row.turn
-        record[at.S_PAIR] = group.pair.index if group is not None else 0
+        super().__init__(row.number, row.priority, group, tags_offset + len(tags) - core.SENDER_WORDS)
+        index, flow, record = self.index, self.nic_flow, self.record
+        flow.rules, flow.parameters = rules.table.index, rules.parameters.index
+        flow.packets = self.packets
+        record.data_header = row.priority << A_PRIORITY | entropy << A_ENTROPY
+        record.packets = self.packets
+        record.last_bytes = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
+        record.bitmaps_base, record.peer_bitmaps_base = index + core.SENDER_WORDS, index + peer_offset
+        record.bitmap_words = words
+        record.ps_per_byte = rules.context.speed
+        record.tags = index + tags_offset if tags else int(bool(row.important))
+        record.allowed_loss = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
+        record.turn = row.turn
+        record.pair = group.pair.index if group is not None else 0
         for position, word in enumerate(tags, tags_offset):
-            state[position] = word
+            self.block.words[position] = word
         if now is not None:
             self.start(now)
 
@@ -172,7 +173,7 @@ class SendingEnd(Flow):
         self._call("start", now)
 
     def _call(self, name: str, *arguments: int) -> int:
-        return self.rules.call(name, self.index + core.SENDER_RECORD, *arguments)
+        return self.rules.call(name, self.record_index, *arguments)
 
     def pull(self, now: int) -> int:
         """Return what the rules send now."""
@@ -180,7 +181,7 @@ class SendingEnd(Flow):
 
     def on_timer(self, now: int) -> None:
         """Handle the timer requested by the rules."""
-        self.block.words[TIMER] = 0
+        self.record.timer = 0
         self._call("on_timer", now)
 
     def take(self, kind: int, sequence: int, argument: int, echo: int, now: int) -> None:
@@ -189,13 +190,13 @@ class SendingEnd(Flow):
 
     def store_bitmap(self, bitmap: int, first: int, words: list[int]) -> None:
         """Store received words of one of the receiver's bitmaps, from word `first` on."""
-        begin = self.word(at.S_PEER) - self.index + bitmap * self.words + first
+        begin = self.record.peer_bitmaps_base - self.index + bitmap * self.words + first
         for position, word in enumerate(words, begin):
             self.block.words[position] = word
 
     def bitmap(self, number: int) -> list[int]:
         """Return one of its bitmaps."""
-        begin = core.SENDER_BEYOND + number * self.words
+        begin = core.SENDER_WORDS + number * self.words
         return self.block.words[begin : begin + self.words].tolist()
 
     @property
@@ -210,9 +211,12 @@ class SendingEnd(Flow):
 
 
 class ReceivingEnd:
-    """The receiving end of one message. Sizes in bytes; `pairs` as at the sending end."""
+    """The receiving end of one message. Sizes in bytes; `pairs` as at the sending end.
 
-    __slots__ = ("block", "index", "nbytes", "packets", "payload", "place", "row", "rules", "words")
+    flow, record : its record at the endpoint, and that of the transport.
+    """
+
+    __slots__ = ("block", "flow", "index", "nbytes", "packets", "payload", "place", "record", "row", "rules", "words")
 
     def __init__(self, rules: Rules, row: MessageRow, pairs: Pairs | None = None) -> None:
         payload, owner = rules.context.payload, rules.owner
@@ -220,41 +224,41 @@ class ReceivingEnd:
         self.packets = max(1, -(-row.nbytes // payload))
         self.words = words = -(-self.packets // 32)
         tags = tag_words(row, self.packets)
-        tagged = core.RECEIVER_BEYOND + owner.receiver_bitmaps * words
-        self.block = WordBlock(tagged + len(tags))
+        tags_offset = core.RECEIVER_WORDS + owner.receiver_bitmaps * words
+        self.block = WordBlock(tags_offset + len(tags))
         self.index = index = self.block.index
-        state = self.block.words
-        state[core.E_NUMBER], state[core.E_NBYTES], state[core.E_FILL] = row.number, row.nbytes, rules.fill
-        state[core.E_RULES], state[core.E_PARAMETERS] = rules.table.index, rules.parameters.index
-        state[core.E_PACKETS], state[core.E_PAYLOAD] = self.packets, payload
-        record = state[core.RECEIVER_RECORD :]
-        record[at.R_PACKETS], record[at.R_BYTES], record[at.R_PAYLOAD] = (self.packets, row.nbytes, payload)
-        record[at.R_BITS], record[at.R_WORDS] = index + core.RECEIVER_BEYOND, words
-        record[at.R_TAGS] = index + tagged if tags else int(bool(row.important))
-        record[at.R_ALLOWED] = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
-        record[at.R_MOST], record[at.R_POOL] = allowed_loss(row.nbytes, row.bound), row.pool
-        record[at.R_IMPORTANT] = sum(each.bit_count() for each in tags) if tags else self.packets * record[at.R_TAGS]
+        self.flow = flow = ReceivingFlow(self.block.words, 0)
+        self.record = record = Receiver(self.block.words, ReceivingFlow.WORDS)
+        flow.number, flow.nbytes, flow.fill = row.number, row.nbytes, rules.fill
+        flow.rules, flow.parameters = rules.table.index, rules.parameters.index
+        flow.packets, flow.payload = self.packets, payload
+        record.packets, record.nbytes, record.payload = self.packets, row.nbytes, payload
+        record.bitmaps_base, record.bitmap_words = index + core.RECEIVER_WORDS, words
+        record.tags = index + tags_offset if tags else int(bool(row.important))
+        record.allowed_loss = allowed_loss(row.nbytes, row.bound if row.share is None else row.share)
+        record.max_loss, record.pool = allowed_loss(row.nbytes, row.bound), row.pool
+        record.important_packets = sum(word.bit_count() for word in tags) if tags else self.packets * record.tags
         if pairs is not None:
-            record[at.R_PAIR], record[at.R_HOST] = pairs.peer(row).index, pairs.host.index
-        for position, word in enumerate(tags, tagged):
-            state[position] = word
+            record.pair, record.host = pairs.peer(row).index, pairs.host.index
+        for position, word in enumerate(tags, tags_offset):
+            self.block.words[position] = word
         self.place = memoryview(b"")
         """its receive buffer; empty before and after"""
 
     @property
     def done(self) -> bool:
         """Return True if the message is delivered."""
-        return self.word(at.R_DONE) != 0
+        return self.record.is_done != 0
 
     @property
     def received_bytes(self) -> int:
         """Return the number of received bytes."""
-        return self.word(at.R_GOT)
+        return self.record.received_bytes
 
     @property
     def marked_packets(self) -> int:
         """Return the number of data packets with a mark."""
-        return self.block.words[core.E_MARKED]
+        return self.flow.marked
 
     def arrived(self) -> Flags | None:
         """Return bool[packets] of received packets; None if all have been received."""
@@ -265,12 +269,12 @@ class ReceivingEnd:
 
     def bitmap(self, number: int, first: int, count: int) -> list[int]:
         """Return words of one of its bitmaps."""
-        begin = core.RECEIVER_BEYOND + number * self.words + first
-        end = core.RECEIVER_BEYOND + (number + 1) * self.words
+        begin = core.RECEIVER_WORDS + number * self.words + first
+        end = core.RECEIVER_WORDS + (number + 1) * self.words
         return self.block.words[begin : min(begin + count, end)].tolist()
 
     def _call(self, name: str, *arguments: int) -> int:
-        return self.rules.call(name, self.index + core.RECEIVER_RECORD, *arguments)
+        return self.rules.call(name, self.index + self.record.base, *arguments)
 
     def take(self, sequence: int, size: int, ce: int, now: int) -> int:
         """Handle a data packet; return the rules' answer, 0 for none."""
@@ -282,4 +286,4 @@ class ReceivingEnd:
 
     def word(self, offset: int) -> int:
         """Return a word of the record."""
-        return self.block.words[core.RECEIVER_RECORD + offset]
+        return self.block.words[self.record.base + offset]

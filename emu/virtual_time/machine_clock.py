@@ -66,7 +66,7 @@ def symbol_address(program: Path, name: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Process:
+class MachineProcess:
     """One process of the machine, with the host kernel's counts."""
 
     number: int
@@ -101,7 +101,7 @@ class MachineWatch:
         process = self._machine(self.processes())
         return process.number if process is not None else 0
 
-    def _clock_of(self, processes: list[Process]) -> int | None:
+    def _clock_of(self, processes: list[MachineProcess]) -> int | None:
         machine = self._machine(processes)
         if machine is None or self._address is None:
             return None
@@ -136,7 +136,7 @@ class MachineWatch:
         if (used_s := self._taken / TICKS) >= self._still_s:
             raise self._error(f"while something computed for {used_s:.0f} s", processes)
 
-    def _error(self, circumstance: str, processes: list[Process]) -> ClockStoppedError:
+    def _error(self, circumstance: str, processes: list[MachineProcess]) -> ClockStoppedError:
         machine = self._machine(processes)
         states = sorted({process.state for process in processes if process is not machine})
         where = f"its kernel's process is {machine.state} in {_call(machine.number)}" if machine else "it has ended"
@@ -148,9 +148,9 @@ class MachineWatch:
             usage=False,
         )
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[MachineProcess]:
         """Return all processes of the machine."""
-        children: dict[int, list[Process]] = {}
+        children: dict[int, list[MachineProcess]] = {}
         for process in _all_processes():
             children.setdefault(process.parent, []).append(process)
             if process.number == self._root:
@@ -160,7 +160,7 @@ class MachineWatch:
             machine_processes += children.get(process.number, [])
         return machine_processes
 
-    def _machine(self, processes: list[Process]) -> Process | None:
+    def _machine(self, processes: list[MachineProcess]) -> MachineProcess | None:
         """Return the process of the machine's kernel; its children run the same program."""
         kernel_processes = []
         for process in processes:
@@ -230,13 +230,13 @@ def _more(ticks: dict[int, int], before: dict[int, int]) -> int:
     return sum(max(0, count - before.get(number, 0)) for number, count in ticks.items())
 
 
-def _all_processes() -> Iterator[Process]:
+def _all_processes() -> Iterator[MachineProcess]:
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         with suppress(OSError, IndexError):
             words = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-            yield Process(int(entry.name), int(words[1]), words[0], int(words[11]) + int(words[12]))
+            yield MachineProcess(int(entry.name), int(words[1]), words[0], int(words[11]) + int(words[12]))
 
 
 def _call(number: int) -> str:

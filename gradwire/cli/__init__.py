@@ -26,15 +26,15 @@ from gradwire.cli.commands.capture import cmd_capture
 from gradwire.cli.commands.execute import EXEC_EXAMPLE, cmd_exec
 from gradwire.cli.commands.fidelity import cmd_fidelity
 from gradwire.cli.commands.inspect import cmd_check, cmd_schema, cmd_telemetry
+from gradwire.cli.commands.new import cmd_new
 from gradwire.cli.commands.report import cmd_report
 from gradwire.cli.commands.reproduce import cmd_reproduce
 from gradwire.cli.commands.run import cmd_compare, cmd_demo, cmd_run
-from gradwire.cli.commands.sweep import cmd_sweep
+from gradwire.cli.commands.sweep import cmd_sweep, cmd_tune
 from gradwire.cli.commands.testbed import cmd_emulate, cmd_probe
 from gradwire.cli.commands.timeline import cmd_tensors, cmd_timeline
 from gradwire.cli.commands.trace import app as trace_app
 from gradwire.cli.commands.train import cmd_predictor, cmd_train
-from gradwire.cli.commands.tune import cmd_tune
 from gradwire.cli.terminal import robust_streams
 from gradwire.scenarios.version import VERSION
 
@@ -60,6 +60,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (cmd_check, "check my.toml --set switch.queues=4"),
     (cmd_telemetry, "telemetry results/one --plot queues.png --port leaf0"),
     (cmd_schema, "schema > scenario.schema.json"),
+    (cmd_new, "new transport my_transport.py"),
     (cmd_timeline, "timeline results/one --out one.json --iterations 1:3"),
     (cmd_tensors, "tensors results/one --out tensors.csv"),
     (cmd_report, "report results/demo-001 results/sweep-tail-load --out report.html"),

@@ -1,10 +1,18 @@
-"""Load balancers: the choice among the equal-cost next hops of a packet at a switch. One file each.
+"""Load balancers: choices among the equal-cost next hops of a packet, one file each.
 
-A balancer is a class (derived from `Balancer` in `base`) with one compiled function
+A load balancer is a class derived from `Balancer` (`base`) with one compiled function of switches,
 
-choose(M, node, ways, n, A, B, count, now) -> index below n
+    select(switch, next_hops, hop_count, header, body, draws, now) -> index below hop_count
 
-called if there are several next hops (n > 1). `M[ways + i]` is the record of the i-th next hop's port, `count` the
-number of packets that this switch has balanced before, `now` the time of arrival in picoseconds. If hosts choose the
-paths, packet by packet, it has a second function, `pick`, and may have a third one for feedback (see `base`).
+which is called if there are several next hops.
+
+* `switch`: the record of the switch (`gradwire.jit.records.network.Switch`). Random numbers are `draw(switch.key,
+  draws)`;
+* `next_hops`: `Port(switch, next_hops[i])` is the egress port to next hop i;
+* `header`, `body`: the packet's two header words (constants `A_` and `B_` in `gradwire.jit.records.constants`);
+* `draws`: packets that this switch has balanced before;
+* `now`: the time of arrival in picoseconds.
+
+Hosts may choose the path instead, packet by packet: then the class also has `pick_path`, and for feedback
+`on_feedback` (see `base`).
 """

@@ -1,22 +1,23 @@
-"""The base class of load balancers, and default functions of hosts."""
+"""`Balancer`, the base class of load balancers, and the default functions of hosts."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from gradwire.jit.compiled import Rule, njit
-from gradwire.jit.layout import A_ENTROPY, S_DATA
+from gradwire.jit.records.constants import A_ENTROPY
+from gradwire.jit.records.flows import Sender
 
 
 @njit
-def pick(M, f, count):
-    """Return the 16-bit path entropy of the next data packet of sender `f`, which has sent `count` packets."""
-    return (M[f + S_DATA] >> A_ENTROPY) & 0xFFFF
+def pick_path(flow: Sender, draws: int) -> int:
+    """Return the 16-bit path entropy of the flow's next data packet. `draws`: packets that the flow has sent."""
+    return (flow.data_header >> A_ENTROPY) & 0xFFFF
 
 
 @njit
-def heard(M, f, kind, entropy, echo, now):
-    """Handle a control packet that came back to sender `f`; `entropy` is that of the packet it answers."""
+def on_feedback(flow: Sender, kind: int, entropy: int, echo: int, now: int) -> None:
+    """Process a control packet that has reached the flow's sender. `entropy`: that of the data packet it answers."""
 
 
 class Balancer:
@@ -25,29 +26,29 @@ class Balancer:
     kind: ClassVar[str]
     """Name in scenarios."""
     per_packet: ClassVar[bool] = False
-    """Packets of one message may take different paths."""
+    """True if packets of one message may take different paths."""
     by_entropy: ClassVar[bool] = False
-    """In the class itself: the next hop depends only on the switch and the packet's entropy."""
-    choose: ClassVar[Rule]
+    """True, in the class itself, if the next hop depends only on the switch and the packet's entropy."""
+    select: ClassVar[Rule]
     """Compiled function of switches (see `gradwire.protocols.load_balancers`)."""
-    pick: ClassVar[Rule] = staticmethod(pick)
+    pick_path: ClassVar[Rule] = staticmethod(pick_path)
     """Compiled function of hosts that choose the path of every packet."""
-    heard: ClassVar[Rule] = staticmethod(heard)
-    """Feedback for a host, which may use five words of the sender's record, from S_PATHS on, initially zero. Only
-    called if the balancer defines `pick`."""
+    on_feedback: ClassVar[Rule] = staticmethod(on_feedback)
+    """Compiled function of hosts that learn from control packets, called if the class defines `pick_path`. Both may use
+    five words of the flow's record, initially zero: fields of a class derived with `Sender, space="paths"`."""
     source_routes: ClassVar[bool] = False
-    """Switches use the entropy modulo the number of next hops, and leave the quotient in the packet."""
+    """True if switches use the entropy modulo the number of next hops, and leave the quotient in the packet."""
     sees_queues: ClassVar[bool] = False
-    """It reads P_QUEUE or P_BUSY of the candidate ports: the engine then updates them to `now` first."""
+    """True if it reads `queue` or `busy_until` of the candidate ports: the engine then updates them to `now` first."""
     table_words: ClassVar[int] = 0
-    """Words per switch, initially zero, from M[node + N_TABLE] on."""
+    """Words per switch, initially zero: `switch.balancer_table`."""
 
     @classmethod
     def by_hosts(cls) -> bool:
         """Return True if hosts choose the paths."""
-        return cls.pick is not Balancer.pick
+        return cls.pick_path is not Balancer.pick_path
 
     @classmethod
     def learns(cls) -> bool:
         """Return True if hosts learn good paths from acknowledgements."""
-        return cls.heard is not Balancer.heard
+        return cls.on_feedback is not Balancer.on_feedback

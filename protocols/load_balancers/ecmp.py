@@ -2,14 +2,16 @@
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw
-from gradwire.jit.layout import A_ENTROPY, N_KEY
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import A_ENTROPY
+from gradwire.jit.records.network import Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
-    """Choose by the 16 bits of entropy that every packet of a flow carries, so that a flow keeps its path."""
-    return choice(draw(M[node + N_KEY], (A >> A_ENTROPY) & 0xFFFF), n)
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
+    """Return the next hop by the packet's 16 bits of entropy, which are those of its flow."""
+    return choice(draw(switch.key, (header >> A_ENTROPY) & 0xFFFF), hop_count)
 
 
 class Ecmp(Balancer):
@@ -17,4 +19,4 @@ class Ecmp(Balancer):
 
     kind = "ecmp"
     by_entropy = True
-    choose = staticmethod(choose)
+    select = staticmethod(select)

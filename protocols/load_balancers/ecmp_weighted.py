@@ -6,28 +6,36 @@ links behind them [recalled].
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
-from gradwire.jit.layout import A_ENTROPY, N_KEY, P_SPEED
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import A_ENTROPY
+from gradwire.jit.records.network import Port, Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
-UNIT = 1 << 40  # a weight is UNIT / (picoseconds per byte << 16): 26 bits at 400 Gbps
+UNIT = 1 << 40  # weights have 26 bits at 400 Gbps
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
-    """Choose by the 16 bits of entropy that every packet of a flow carries, so that a flow keeps its path."""
+def weight(port: Port) -> int:
+    """Return the weight of a next hop, proportional to the rate of the link to it."""
+    return UNIT // port.ps_per_byte
+
+
+@njit
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
+    """Return the next hop by the packet's 16 bits of entropy, which are those of its flow."""
     total = 0
-    for i in range(n):
-        total += UNIT // M[M[ways + i] + P_SPEED]
-    left = ((draw(M[node + N_KEY], (A >> A_ENTROPY) & 0xFFFF) >> 8) * total) >> 24
-    for i in range(n - 1):
-        left -= UNIT // M[M[ways + i] + P_SPEED]
-        if left < 0:
-            return i
-    return n - 1
+    for hop in range(hop_count):
+        total += weight(Port(switch, next_hops[hop]))
+    remaining = ((draw(switch.key, (header >> A_ENTROPY) & 0xFFFF) >> 8) * total) >> 24
+    for hop in range(hop_count - 1):
+        remaining -= weight(Port(switch, next_hops[hop]))
+        if remaining < 0:
+            return hop
+    return hop_count - 1
 
 
 class EcmpWeighted(Balancer):
     """Load balancer `ecmp_weighted`."""
 
     kind = "ecmp_weighted"
-    choose = staticmethod(choose)
+    select = staticmethod(select)

@@ -9,34 +9,44 @@ flows that share an entry share their path.
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw, mix
-from gradwire.jit.layout import A_ENTROPY, H_FLOWLET_GAP, MASK_DESTINATION, N_KEY, N_TABLE
+from gradwire.jit.records import Word, Words
+from gradwire.jit.records.constants import A_ENTROPY, MASK_DESTINATION
+from gradwire.jit.records.header import StateRecord
+from gradwire.jit.records.network import Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
 ENTRIES = 1024
 
 
-@njit
-def entry_of(M, node, A):
-    """Return the base of a flow's entry: 1 + its next hop (0: none yet), and the time of its last packet."""
-    flow = ((A >> A_ENTROPY) & 0xFFFF) << 16 ^ (A & MASK_DESTINATION)
-    return M[node + N_TABLE] + 2 * (mix(flow) & (ENTRIES - 1))
+class FlowletEntry(StateRecord):
+    """An entry of a switch's table of flowlets."""
+
+    next_hop = Word("1 + index of the next hop, 0 = none yet")
+    last_packet_at = Word("time of the last packet", "ps")
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
+def entry_of(switch: Switch, header: int) -> FlowletEntry:
+    """Return the entry of a packet's flow."""
+    flow = ((header >> A_ENTROPY) & 0xFFFF) << 16 ^ (header & MASK_DESTINATION)
+    return FlowletEntry(switch, switch.balancer_table + 2 * (mix(flow) & (ENTRIES - 1)))
+
+
+@njit
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
     """Return the next hop of the flow's last packet if that is recent, else a random one."""
-    entry = entry_of(M, node, A)
-    way = M[entry] - 1
-    if way < 0 or way >= n or now - M[entry + 1] > M[H_FLOWLET_GAP]:
-        way = choice(draw(M[node + N_KEY], count), n)
-        M[entry] = way + 1
-    M[entry + 1] = now
-    return way
+    entry = entry_of(switch, header)
+    hop = entry.next_hop - 1
+    if hop < 0 or hop >= hop_count or now - entry.last_packet_at > switch.state.flowlet_gap:
+        hop = choice(draw(switch.key, draws), hop_count)
+        entry.next_hop = hop + 1
+    entry.last_packet_at = now
+    return hop
 
 
 class Flowlet(Balancer):
     """Load balancer `flowlet`."""
 
     kind = "flowlet"
-    choose = staticmethod(choose)
+    select = staticmethod(select)
     table_words = 2 * ENTRIES

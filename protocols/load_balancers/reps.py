@@ -8,40 +8,47 @@ mode after time-outs, in which the ring is used over and over.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import NACK, PULL, S_PATHS
+from gradwire.jit.records import Array, Word
+from gradwire.jit.records.constants import NACK, PULL
+from gradwire.jit.records.flows import Sender
 from gradwire.protocols.load_balancers.base import Balancer
-from gradwire.protocols.load_balancers.ecmp import choose
-from gradwire.protocols.load_balancers.source_random import pick as any_path
+from gradwire.protocols.load_balancers.ecmp import select
+from gradwire.protocols.load_balancers.source_random import pick_path as random_path
 
 RING = 8
-KEPT = S_PATHS  # number of unused ones | index of the next one << 8
-ENTROPIES = S_PATHS + 1  # three to a word
+
+
+class RepsFlow(Sender, space="paths"):
+    """The sender of a flow whose packets recycle entropies."""
+
+    unused = Word("entropies in the ring that may be used")
+    next_slot = Word("slot of the ring that is filled next")
+    ring = Array(3, "entropies, 16 bits each, three to a word")
 
 
 @njit
-def pick(M, f, count):
+def pick_path(flow: Sender, draws: int) -> int:
     """Return the oldest unused entropy that came back, or a new one."""
-    state = M[f + KEPT]
-    unused = state & 0xFF
-    if unused == 0:
-        return any_path(M, f, count)
-    place = ((state >> 8) - unused) & (RING - 1)
-    M[f + KEPT] = state - 1
-    return (M[f + ENTROPIES + place // 3] >> (16 * (place % 3))) & 0xFFFF
+    reps = RepsFlow(flow, flow.base)
+    if reps.unused == 0:
+        return random_path(flow, draws)
+    slot = (reps.next_slot - reps.unused) & (RING - 1)
+    reps.unused -= 1
+    return (reps.ring[slot // 3] >> (16 * (slot % 3))) & 0xFFFF
 
 
 @njit
-def heard(M, f, kind, entropy, echo, now):
-    """Store the entropy of an unmarked acknowledgement for reuse. A receiver that acknowledges several packets at once
-    answers with a BITMAP. A NACK reports a trimmed packet or a gap; a PULL answers no packet."""
+def on_feedback(flow: Sender, kind: int, entropy: int, echo: int, now: int) -> None:
+    """Store the entropy of an unmarked acknowledgement for reuse. One of several packets may be a BITMAP.
+    A NACK reports a trimmed packet or a gap, and a PULL answers no packet."""
     if kind == NACK or kind == PULL or echo:
         return
-    state = M[f + KEPT]
-    place = state >> 8
-    word = f + ENTROPIES + place // 3
-    shift = 16 * (place % 3)
-    M[word] = (M[word] & ~(0xFFFF << shift)) | (entropy << shift)
-    M[f + KEPT] = min((state & 0xFF) + 1, RING) | (((place + 1) & (RING - 1)) << 8)
+    reps = RepsFlow(flow, flow.base)
+    slot = reps.next_slot
+    shift = 16 * (slot % 3)
+    reps.ring[slot // 3] = (reps.ring[slot // 3] & ~(0xFFFF << shift)) | (entropy << shift)
+    reps.unused = min(reps.unused + 1, RING)
+    reps.next_slot = (slot + 1) & (RING - 1)
 
 
 class Reps(Balancer):
@@ -49,6 +56,6 @@ class Reps(Balancer):
 
     kind = "reps"
     per_packet = True
-    choose = staticmethod(choose)
-    pick = staticmethod(pick)
-    heard = staticmethod(heard)
+    select = staticmethod(select)
+    pick_path = staticmethod(pick_path)
+    on_feedback = staticmethod(on_feedback)

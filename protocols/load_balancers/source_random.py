@@ -10,40 +10,43 @@ them: real NICs keep path state in small tables (htsim has 64 entries [code]).
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import MASK, choice, draw, mix, stream
-from gradwire.jit.layout import A_ENTROPY, H_ENTROPIES, KEY_ORDER, S_DATA, S_ORDER
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import A_ENTROPY, KEY_ORDER
+from gradwire.jit.records.flows import Sender
+from gradwire.jit.records.network import Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
-OWN_PATHS = 1 << 30  # draws from this count on are the message's paths
+PATH_DRAWS = 1 << 30  # from this count on, the draws are the paths of the message
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
     """Return this switch's digit of the path."""
-    return ((A >> A_ENTROPY) & 0xFFFF) % n
+    return ((header >> A_ENTROPY) & 0xFFFF) % hop_count
 
 
 @njit
-def own_draw(M, f, count):
+def message_draw(flow: Sender, count: int) -> int:
     """Return a 32-bit random number of a message, different for every count."""
-    message = mix((M[f + S_ORDER] >> KEY_ORDER) & MASK)
-    entropy = (M[f + S_DATA] >> A_ENTROPY) & 0xFFFF
+    message = mix((flow.order >> KEY_ORDER) & MASK)
+    entropy = (flow.data_header >> A_ENTROPY) & 0xFFFF
     return draw(stream(message ^ mix(entropy), mix(message ^ entropy)), count)
 
 
 @njit
-def own_path(M, f, number):
+def path_of_message(flow: Sender, number: int) -> int:
     """Return one of the 16-bit paths of a message with a limited number of paths."""
-    return own_draw(M, f, OWN_PATHS + number) >> 16
+    return message_draw(flow, PATH_DRAWS + number) >> 16
 
 
 @njit
-def pick(M, f, count):
+def pick_path(flow: Sender, draws: int) -> int:
     """Draw the path of every packet anew, from all paths or from those of its message."""
-    drawn = own_draw(M, f, count)
-    paths = M[H_ENTROPIES]
+    random = message_draw(flow, draws)
+    paths = flow.state.path_entropies
     if paths:
-        return own_path(M, f, choice(drawn, paths))
-    return drawn >> 16
+        return path_of_message(flow, choice(random, paths))
+    return random >> 16
 
 
 class SourceRandom(Balancer):
@@ -51,6 +54,6 @@ class SourceRandom(Balancer):
 
     kind = "source_random"
     per_packet = True
-    choose = staticmethod(choose)
-    pick = staticmethod(pick)
+    select = staticmethod(select)
+    pick_path = staticmethod(pick_path)
     source_routes = True

@@ -6,18 +6,19 @@ Every message starts with a different path. With `switch.path_entropies` the pat
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import A_ENTROPY, H_ENTROPIES, S_DATA
+from gradwire.jit.records.constants import A_ENTROPY
+from gradwire.jit.records.flows import Sender
 from gradwire.protocols.load_balancers.base import Balancer
-from gradwire.protocols.load_balancers.source_random import choose, own_path
+from gradwire.protocols.load_balancers.source_random import path_of_message, select
 
 
 @njit
-def pick(M, f, count):
+def pick_path(flow: Sender, draws: int) -> int:
     """Return the path after that of the last packet."""
-    paths = M[H_ENTROPIES]
+    paths = flow.state.path_entropies
     if paths:
-        return own_path(M, f, count % paths)
-    return ((M[f + S_DATA] >> A_ENTROPY) + count) & 0xFFFF
+        return path_of_message(flow, draws % paths)
+    return ((flow.data_header >> A_ENTROPY) + draws) & 0xFFFF
 
 
 class SourceRoundRobin(Balancer):
@@ -25,6 +26,6 @@ class SourceRoundRobin(Balancer):
 
     kind = "source_round_robin"
     per_packet = True
-    choose = staticmethod(choose)
-    pick = staticmethod(pick)
+    select = staticmethod(select)
+    pick_path = staticmethod(pick_path)
     source_routes = True

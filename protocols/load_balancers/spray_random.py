@@ -2,13 +2,15 @@
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw
-from gradwire.jit.layout import N_KEY
+from gradwire.jit.records import Words
+from gradwire.jit.records.network import Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
-    return choice(draw(M[node + N_KEY], count), n)
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
+    """Return a random next hop."""
+    return choice(draw(switch.key, draws), hop_count)
 
 
 class SprayRandom(Balancer):
@@ -16,4 +18,4 @@ class SprayRandom(Balancer):
 
     kind = "spray_random"
     per_packet = True
-    choose = staticmethod(choose)
+    select = staticmethod(select)

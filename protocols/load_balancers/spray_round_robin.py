@@ -5,14 +5,15 @@ would send to the same switch of the next layer at the same time, packet after p
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import N_KEY
+from gradwire.jit.records import Words
+from gradwire.jit.records.network import Switch
 from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
-    """Return the next hop after the last packet's."""
-    return ((M[node + N_KEY] & 0xFFFF) + count) % n
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
+    """Return the next hop after that of the last packet."""
+    return ((switch.key & 0xFFFF) + draws) % hop_count
 
 
 class SprayRoundRobin(Balancer):
@@ -20,4 +21,4 @@ class SprayRoundRobin(Balancer):
 
     kind = "spray_round_robin"
     per_packet = True
-    choose = staticmethod(choose)
+    select = staticmethod(select)

@@ -7,40 +7,28 @@ of the queue. Floyd and Jacobson's RED (1993) averages the queue; switches that 
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
-from gradwire.jit.layout import (
-    A_IMPORTANT,
-    C_BYTES,
-    C_THRESHOLD,
-    CLASS_WORDS,
-    H_RED_KMAX,
-    H_RED_PMAX,
-    P_CLASSES,
-    P_FLAGS,
-    P_RED_KEY,
-    P_TESTS,
-    PORT_FLAG_SELECTIVE,
-)
+from gradwire.jit.records.constants import A_IMPORTANT, PORT_FLAG_SELECTIVE
+from gradwire.jit.records.network import Port, QueueClass
 
 ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 
 
 @njit
-def admit(M, p, c, A):
-    """Return the verdict on a packet for class `c` of the busy port `p`, after its buffer has admitted it."""
-    record = p + P_CLASSES + c * CLASS_WORDS
-    kmin = M[record + C_THRESHOLD]
-    queue = M[record + C_BYTES]
+def admit(port: Port, waiting: QueueClass, header: int) -> int:
+    """Return the verdict on a packet for a class of a busy port, after its buffer has admitted it."""
+    kmin = waiting.threshold
+    queue = waiting.nbytes
     if queue < kmin:
         return ACCEPT
-    kmax = M[H_RED_KMAX]
+    kmax = port.state.red_kmax
     if queue < kmax:
-        count = M[p + P_TESTS]
-        M[p + P_TESTS] = count + 1
-        if draw(M[p + P_RED_KEY], count) >= M[H_RED_PMAX] * (queue - kmin) // (kmax - kmin):
+        count = port.red_draws
+        port.red_draws = count + 1
+        if draw(port.red_key, count) >= port.state.red_pmax * (queue - kmin) // (kmax - kmin):
             return ACCEPT
-    if (A >> A_IMPORTANT) & 1:
+    if (header >> A_IMPORTANT) & 1:
         return MARK
-    if M[p + P_FLAGS] & PORT_FLAG_SELECTIVE:
+    if port.flags & PORT_FLAG_SELECTIVE:
         return DROP_SELECTIVE
     return ACCEPT
 

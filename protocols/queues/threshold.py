@@ -7,19 +7,19 @@ requires, and the others wait until the buffer is full.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import A_IMPORTANT, C_BYTES, C_THRESHOLD, CLASS_WORDS, P_CLASSES, P_FLAGS, PORT_FLAG_SELECTIVE
+from gradwire.jit.records.constants import A_IMPORTANT, PORT_FLAG_SELECTIVE
+from gradwire.jit.records.network import Port, QueueClass
 
 ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 
 
 @njit
-def admit(M, p, c, A):
-    """Return the verdict on a packet for class `c` of the busy port `p`, after its buffer has admitted it."""
-    record = p + P_CLASSES + c * CLASS_WORDS
-    if M[record + C_BYTES] >= M[record + C_THRESHOLD]:
-        if (A >> A_IMPORTANT) & 1:
+def admit(port: Port, waiting: QueueClass, header: int) -> int:
+    """Return the verdict on a packet for a class of a busy port, after its buffer has admitted it."""
+    if waiting.nbytes >= waiting.threshold:
+        if (header >> A_IMPORTANT) & 1:
             return MARK
-        if M[p + P_FLAGS] & PORT_FLAG_SELECTIVE:
+        if port.flags & PORT_FLAG_SELECTIVE:
             return DROP_SELECTIVE
     return ACCEPT
 

@@ -1,74 +1,99 @@
-"""The contract of transports: compiled functions and a class that names them.
+"""The contract of transports: a class with constants, parameters and compiled functions.
 
-A transport is a class with
+Functions
+---------
+All are `@njit` and use integers only, so that the oracle (`gradwire.testing`) can run them uncompiled. `params`, `flow`
+and `receiver` are records: a transport derives classes from `Parameters`, `Sender` and `Receiver`, with fields of its
+own that begin at zero, and declares them as the types of its arguments. The sender has
 
-* `control_bytes`, `data_overhead`: bytes on the wire of a control packet, and of a data packet beyond its payload;
-* `sender_bitmaps`, `receiver_bitmaps`: number of bitmaps with one bit per packet at each side of a flow;
-* `fresh_word`: offset of the sender's word that counts packets sent for the first time; `probe_word`: of the word that
-  counts probes (0 = none);
-* `important(settings) -> bool`: True if untagged packets are important (ECN-capable);
-* `parameters(settings, context) -> list[int]`: at most 32 numbers, at `k` for its functions; called for every base
-  round trip and line rate of a run's flows (`Context`);
-* the functions `start`, `pull`, `on_control` (sender) and `on_data` (receiver), all `@njit`;
+* `start(params, flow, now)`: the message enters the host;
+* `pull(params, flow, now)`: returns the packet to send now, BLOCKED, or PULL_PROBE + the argument of a probe;
+* `on_control(params, flow, kind, sequence, argument, echo, now)`: a control packet has arrived; `sequence` is that of
+  the data packet it answers, `echo` the mark it reports;
+* `on_timer(params, flow, now)`: the time in `flow.timer` has come; needed if it is ever set.
 
-and optionally
+The receiver returns `reply(...)`, the answer, or 0 for none from
 
-* `control_important(settings) -> bool`: True if its control packets are important, which is the default;
-* `on_timer`, if it ever sets S_TIMER, and `on_probe`, if it sends probes;
-* `queues_at_nic = True` and `at_nic(M, k, f, nbytes) -> 0 or 1`: its packets do not take turns with those of other
-  flows, but are made as soon as `pull` returns them and wait at the NIC in that order. `at_nic` gets the bytes on the
-  wire of every packet that joins the queue, and the negative number when it leaves; then `pull` is called again. With
-  `nbytes` 0 it returns 1 if packets of this flow wait at the NIC, 0 if they take turns;
-* `on_late(M, k, r, now) -> answer`, if its table has `delayed_acks` or `ack_every`: the time in R_TIMER has come; it
-  answers the last data packet that arrived untrimmed. `for_previous` turns an answer into one to the data packet
-  before; R_RIDER is the rider of the last packet;
-* `on_trimmed(M, k, r, sequence, now) -> answer`: a packet that a switch has trimmed to its header has arrived;
-* `pulls = True`: its receivers pace their senders. `with_pulls` requests PULL packets, which a host sends one by one,
-  in turn for its receivers, spaced by the time of a full packet of the flow on the host's line; the argument of each is
-  the number of pulls so far;
-* `stamp_slots(settings, context) -> int`: its packets collect in-band telemetry of the switches' ports. `pull` writes
-  the slot of the packet it returns into S_RIDER, counting modulo S_SLOTS + 1 (a power of two, at most the returned
-  number); when the receiver has returned the rider (`with_piggyback`), the sender reads the stamps of SLOT_HOPS
-  switches from `M[f + S_STAMPS] + slot * SLOT_WORDS` on.
+* `on_data(params, receiver, sequence, size, ce, now)`: a data packet has arrived, marked if `ce` is 1;
+* `on_probe(params, receiver, argument, now)`: a probe has arrived; needed if the sender sends any;
+* `on_trimmed(params, receiver, sequence, now)`: a packet has arrived that a switch trimmed to its header;
+* `on_late(params, receiver, now)`: the time in `receiver.timer` has come; answers the last untrimmed data packet, or
+  through `for_previous` the one before. Needed for tables with `delayed_acks` or `ack_every`.
 
-* `streams = True`, in the class itself: if its table has `connections = "persistent"`, its functions work on the
-  records of a connection that carries message after message, whose S_PACKETS counts the packets handed over so far. The
-  connection never ends (if S_STREAM is set, S_DONE never is), and messages end when S_UNA (sender) and R_CUMULATIVE
-  (receiver) have passed them. It has three more functions: `resume(M, k, f, now)`, called when a message is handed over
-  after everything before it was acknowledged; `forget(M, k, f, packets)` and `forget_received(M, k, r, packets)`, which
-  renumber packets without the first `packets` ones (see `window`). `sender_at_rest` and `receiver_at_rest`, in the
-  class itself, describe its words in the records of a connection as `pair_at_rest` does those of a pair (below), by
-  offsets from `f` and `r`.
+`start`, `pull`, `on_control` and `on_data` are required.
 
-* `pair_words`, `peer_words`, `host_words`: its messages from one host to another share words, and a pace. The sender
-  has `pair_words` from `M[f + S_PAIR] + PAIR_USER` on; before them the engine keeps PAIR_NEXT, and PAIR_GAP, which a
-  transport writes instead of S_GAP. Of a pair's messages, the oldest one of the best class with packets to send sends.
-  The receiver has `peer_words` from `M[r + R_PAIR]` on for the pair, and `host_words` from `M[r + R_HOST]` on for all
-  messages of the transport to this host. All begin at zero and last for the run. `pair_at_rest`, `peer_at_rest` and
-  `host_at_rest`, in the class itself, list the words that are points in time, or have no meaning while no message is in
-  flight, by offsets as its functions use them (`gradwire.protocols.transports.common.persistent_state`). If the class
-  has the first of these, at least as `AtRest()`, its state can be compared, and moved in time with skipped iterations
-  (`gradwire.sim.engine.fast_forward.fast_forward`, `steady`).
+Engine fields
+-------------
+A transport may read all fields of `Sender` and `Receiver` (`gradwire.jit.records.flows`). It writes
 
-The state of a flow is a record of integers in `M`. A sender's own words begin at `f + S_USER`, a receiver's at `r +
-R_USER`. The words before belong to the engine; of them a transport writes S_TIMER (time of the next call), S_GAP and
-S_PACE (pacing), S_DONE (nothing left to send), R_GOT and R_DONE (delivered), and the priority in S_DATA, which applies
-from the next packet on. Functions use integers only, so that the oracle (`gradwire.testing`) can run the same code
-uncompiled.
+* `flow.timer`: the next call of `on_timer`, 0 for none; `receiver.timer` likewise for `on_late`;
+* `flow.gap` and `flow.next_start`: pacing;
+* `flow.is_done = 1` if nothing is left to send; `flow.timeouts`, its count;
+* `receiver.received_bytes`, and `receiver.is_done = 1` at delivery;
+* the priority in `flow.data_header`, for the packets from the next one on;
+* `flow.piggyback`, if packets carry one: 22 bits, for the packet that `pull` returns.
 
-* `sums = True`, in the class itself: a host may acknowledge for many senders, and handle the acknowledgements of many
-  receivers as one, so that switches may sum its packets: each data packet is answered at once by one ACK whose argument
-  is the first packet that has not arrived.
+Attributes
+----------
+control_bytes, data_overhead : bytes on the wire of a control packet, and of a data packet beyond its payload.
+sender_bitmaps, receiver_bitmaps : number of bitmaps, with one bit per packet, at either end. The receiver's first one
+    says which packets have arrived.
+fresh_word, probe_word : offsets of the sender's fields that count packets sent for the first time, and probes (0 =
+    none): `WindowFlow.nxt.offset`.
+important(settings) : returns True if untagged packets are important (ECN-capable).
+parameters(settings, context) : returns at most 32 integers, the fields of `params` in their order. It is called for
+    every base round trip and line rate of a run's flows (`Context`).
 
-* `variant(settings) -> class`: the class whose functions carry it out, if that depends on the table.
+Optional attributes
+-------------------
+control_important(settings) : returns True if control packets are important, which is the default.
+variant(settings) : returns the class whose functions carry it out, if that depends on the table.
+repeats_important = True : every retransmission is `sequence | IMPORTANT_FLAG`: important whatever its tag.
+forgets = True : the fate of a message depends on its packets, the times between them, and the fields of its connection
+    or pair, but not on the absolute time, the number of messages or `turn`. Then iterations of a job with equal starts
+    are equal and are not simulated again (`gradwire.sim.engine.fast_forward.fast_forward`).
+further_dependence(settings) : instead of `forgets`, describes what else it depends on with this table, "" for nothing.
+sums = True : each data packet is answered at once by one ACK whose argument is the first packet that has not arrived.
+    So switches may sum its packets: a host acknowledges for many senders, and a sender handles the acknowledgements of
+    many receivers as one. In the class itself.
 
-* `forgets = True`, in the class itself: the fate of a message depends on its own packets, the times between them, and
-  the words of its connection or pair, but not on the absolute time, the number of messages or S_TURN. Then iterations
-  of a job with equal starts are equal and are not simulated again (`gradwire.sim.engine.fast_forward.fast_forward`).
-  Instead, `further_dependence(settings) -> str` may describe what else it depends on with this table, "" for nothing.
+Queue at the NIC
+    `queues_at_nic = True` and `at_nic(params, flow, nbytes)`: packets do not take turns with those of other flows, but
+    wait at the NIC in the order in which `pull` returns them. `at_nic` gets the bytes on the wire of every packet that
+    joins the queue, and the negative number when one leaves; then `pull` is called again. With `nbytes` 0 it returns 1
+    if packets of this flow wait at the NIC, 0 if they take turns.
 
-A sequence number that `pull` returns may carry MUST (the packet is important whatever its tag); a transport that sets
-it for all retransmissions has `repeats_important = True`.
+Pulls
+    `pulls = True`: receivers pace their senders. `with_pulls` requests PULL packets, which a host sends one by one, in
+    turn for its receivers, spaced by the time of a full packet of the flow on the host's line. The argument of each is
+    the number of pulls so far.
+
+Telemetry
+    `stamp_slots(settings, context)` returns a number of slots: packets collect the state of the switches' ports in
+    `Stamps`. `pull` sets `flow.piggyback` to the slot of the packet it returns, counting modulo `flow.stamp_mask` + 1
+    (a power of two, at most the returned number). When the receiver has returned it (`with_piggyback`), the sender
+    reads `Stamps(flow, flow.stamps + slot * Stamps.WORDS)`.
+
+Connections
+    `streams = True`, in the class itself: with `connections = "persistent"` in its table, the functions work on the
+    records of a connection that carries message after message; `flow.packets` counts the packets handed over so far. A
+    connection never ends (if `flow.stream` is set, `flow.is_done` never is). Its messages end when `una` (the sender's
+    first field) and `cumulative` (the receiver's first field) have passed them; the sender's second field is the next
+    new packet. It also has
+
+    * `resume(params, flow, now)`: a message is handed over after everything before it was acknowledged;
+    * `forget(params, flow, packets)` and `forget_received(params, receiver, packets)`: renumber packets without the
+      first `packets` ones (see `window`);
+    * `sender_at_rest` and `receiver_at_rest`, in the class itself: as `pair_at_rest` below.
+
+Shared state
+    `pair_words`, `peer_words`, `host_words`: number of words that messages from one host to another share: at the
+    sender (`flow.pair`, a record derived from `Pair`, whose `gap` replaces that of the flow), at the receiver for the
+    pair (`receiver.pair`), and at the receiver for all messages to its host (`receiver.host`). All begin at zero and
+    last for the run. Of a pair's messages, the oldest one of the best class with packets to send sends.
+    `pair_at_rest`, `peer_at_rest` and `host_at_rest`, in the class itself, are the `PersistentState` of these records:
+    which fields are points in time, or have no meaning while nothing is in flight. If the class has the first of them,
+    at least as `PersistentState()`, its state can be compared, and moved in time with skipped iterations.
 """
 
 from __future__ import annotations
@@ -77,6 +102,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradwire.jit.compiled import njit
+from gradwire.jit.records import Words
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Bytes, Ps, PsPerByte
 
@@ -85,65 +112,79 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.network.transport_base import Transport
 
 IMPORTANT_FLAG = 1 << 30  # added to a sequence number by `pull`: never droppable
-ONE = 1 << 20  # fixed point for fractions
+FRACTION_BITS = 20  # binary digits of a fraction in fixed point
+ONE = 1 << FRACTION_BITS
 
 
 @njit
-def reply(kind, echo, argument, size, count):
+def fixed_mul(value: int, fraction: int) -> int:
+    """Return a value times a fraction in fixed point, rounded down."""
+    return value * fraction >> FRACTION_BITS
+
+
+@njit
+def reply(kind: int, echo: int, argument: int, size: int, count: int) -> int:
     """Return a receiver's answer as one word: `count` control packets of `kind`, each of `size` bytes (0 = default)."""
     return kind | (echo << 3) | (size << 4) | (count << 18) | (argument << 40)
 
 
 @njit
-def with_piggyback(answer):
-    """Return the answer with the rider of the answered packet in place of the sequence number."""
+def with_piggyback(answer: int) -> int:
+    """Return the answer with the piggyback of the answered packet in place of its sequence number."""
     return answer | (1 << 30)
 
 
 @njit
-def with_pulls(answer, pulls):
-    """Return the answer (0 for none) with `pulls` more pulls (at most 255) for the flow in the host's queue of
-    pulls."""
+def with_pulls(answer: int, pulls: int) -> int:
+    """Return the answer (0 for none) with a request for `pulls` more pulls of the flow, at most 255."""
     return answer | (pulls << 31)
 
 
 @njit
-def for_previous(answer):
+def for_previous(answer: int) -> int:
     """Return the answer, addressed to the previous data packet."""
     return answer | (1 << 39)
 
 
 @njit
-def bit(M, base, index):
-    """Return bit `index` of the bitmap at `base`: 32 bits per word, so that plain integers and machine words agree."""
-    return (M[base + (index >> 5)] >> (index & 31)) & 1
+def bit(bitmap: Words, index: int) -> int:
+    """Return bit `index` of a bitmap: 32 bits per word, so that plain integers and machine words agree."""
+    return (bitmap[index >> 5] >> (index & 31)) & 1
 
 
 @njit
-def set_bit(M, base, index):
-    M[base + (index >> 5)] |= 1 << (index & 31)
+def set_bit(bitmap: Words, index: int) -> None:
+    """Set bit `index` of a bitmap."""
+    bitmap[index >> 5] |= 1 << (index & 31)
 
 
 @njit
-def clear_bit(M, base, index):
-    M[base + (index >> 5)] &= ~(1 << (index & 31))
+def clear_bit(bitmap: Words, index: int) -> None:
+    """Clear bit `index` of a bitmap."""
+    bitmap[index >> 5] &= ~(1 << (index & 31))
 
 
 @njit
-def forget_bits(M, base, words, first):
-    """Drop the words of a bitmap before `first`: the others move down, followed by zeros."""
+def forget_bits(bitmaps: Words, start: int, words: int, first: int) -> None:
+    """Drop the words of a bitmap before `first`. The others move down, followed by zeros. `start`: index of the
+    bitmap's first word in `bitmaps`."""
     for i in range(words - first):
-        M[base + i] = M[base + first + i]
+        bitmaps[start + i] = bitmaps[start + first + i]
     for i in range(words - first, words):
-        M[base + i] = 0
+        bitmaps[start + i] = 0
 
 
 @dataclass(frozen=True)
 class Context:
-    """Properties of flows for which a transport computes one set of parameters. `speed`: picoseconds per byte << 16 of
-    the sender's link; `payload`: payload bytes of a full packet; `base_rtt`: picoseconds of a full packet and its
-    answer on the slowest of the flow's paths, without queueing; `slowest`: picoseconds per byte << 16 of the slowest
-    link on these paths."""
+    """Properties of flows for which a transport computes one set of parameters.
+
+    Attributes
+    ----------
+    speed : of the sender's link (ps/B << 16).
+    payload : of a full packet (bytes).
+    base_rtt : time of a full packet and its answer on the slowest of the flow's paths, without queueing (ps).
+    slowest : speed of the slowest link on these paths (ps/B << 16).
+    """
 
     speed: PsPerByte
     payload: Bytes
@@ -152,7 +193,7 @@ class Context:
 
 
 def fraction(value: float) -> int:
-    """Return a fraction in fixed point (20 bits)."""
+    """Return a fraction in fixed point."""
     return round(value * ONE)
 
 
@@ -162,46 +203,46 @@ def packets_of(context: Context, overhead: int) -> int:
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: Parameters, flow: Sender, now: int) -> None:
     """Do nothing: no timer was set."""
 
 
 @njit
-def at_nic(M, k, f, nbytes):
+def at_nic(params: Parameters, flow: Sender, nbytes: int) -> int:
     """Return 0: packets take turns."""
     return 0
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params: Parameters, receiver: Receiver, argument: int, now: int) -> int:
     """Return 0: no probe was sent."""
     return 0
 
 
 @njit
-def on_trimmed(M, k, r, sequence, now):
+def on_trimmed(params: Parameters, receiver: Receiver, sequence: int, now: int) -> int:
     """Return 0: this receiver ignores trimmed packets."""
     return 0
 
 
 @njit
-def on_late(M, k, r, now):
+def on_late(params: Parameters, receiver: Receiver, now: int) -> int:
     """Return 0: no timer was set."""
     return 0
 
 
 @njit
-def resume(M, k, f, now):
+def resume(params: Parameters, flow: Sender, now: int) -> None:
     """Do nothing: the transport has no streams."""
 
 
 @njit
-def forget(M, k, f, packets):
+def forget(params: Parameters, flow: Sender, packets: int) -> None:
     """Do nothing: the transport has no streams."""
 
 
 @njit
-def forget_received(M, k, r, packets):
+def forget_received(params: Parameters, receiver: Receiver, packets: int) -> None:
     """Do nothing: the transport has no streams."""
 
 
@@ -234,7 +275,7 @@ def pulls(owner: type[Transport], table: Transport) -> bool:
 
 
 def rides(owner: type[Transport], table: Transport) -> bool:
-    """Return True if data packets of a transport with this table carry their sender's S_RIDER."""
+    """Return True if data packets of a transport with this table carry a piggyback."""
     return bool(hasattr(owner, "stamp_slots") or getattr(owner, "rides", False) or getattr(table, "ack_every", 1) > 1)
 
 

@@ -1,4 +1,4 @@
-"""A constant rate: packets leave at a fixed share of the line. For tests, background load and examples.
+"""Constant rate: packets leave at a fixed share of the line rate. For tests, background load and examples.
 
 No paper. The sender paces its packets and handles only the Stop that the receiver sends once it has as many bytes as
 the bound requires. There are no acknowledgements. If the whole message has been sent and no Stop has come for
@@ -14,94 +14,97 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    BLOCKED,
-    R_ALLOWED,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_GOT,
-    S_DONE,
-    S_GAP,
-    S_LINE,
-    S_PACKETS,
-    S_TIMEOUTS,
-    S_TIMER,
-    S_USER,
-    STOP,
-)
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import BLOCKED, STOP
+from gradwire.jit.records.flows import Parameters, Sender
 from gradwire.protocols.transports.base import ONE, Context, bit, fraction, reply, set_bit
+from gradwire.protocols.transports.common.window import WindowReceiver
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
-FRESH = S_USER  # packets that have been sent at least once
-NEXT = S_USER + 1  # packets sent in this pass
-FIRST = S_USER + 2  # the packet that this pass began with
 
-K_SHARE, K_REPEAT = 0, 1
+class ConstantRateFlow(Sender):
+    """The sender of a constant rate."""
+
+    sent_once = Word("packets sent at least once", "packets")
+    sent_in_pass = Word("packets sent in this pass", "packets")
+    first_of_pass = Word("first packet of this pass")
+
+
+class ConstantRateParameters(Parameters):
+    """The parameters of a constant rate."""
+
+    rate_share = Word("share of the line rate", "20-bit fraction")
+    repeat_delay = Word("wait for a Stop before the next pass", "ps")
 
 
 @njit
-def start(M, k, f, now):
-    M[f + S_GAP] = M[f + S_LINE] * ONE // M[k + K_SHARE]
+def start(params: ConstantRateParameters, flow: ConstantRateFlow, now: int) -> None:
+    """Set the packet spacing."""
+    flow.gap = flow.ps_per_byte * ONE // params.rate_share
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: ConstantRateParameters, flow: ConstantRateFlow, now: int) -> int:
     """Return the next packet; after the last one, wait for Stop."""
-    packets = M[f + S_PACKETS]
-    if M[f + NEXT] == packets:
-        if M[f + S_TIMER] == 0:
-            M[f + S_TIMER] = now + M[k + K_REPEAT]
+    packets = flow.packets
+    if flow.sent_in_pass == packets:
+        if flow.timer == 0:
+            flow.timer = now + params.repeat_delay
         return BLOCKED
-    sequence = M[f + FIRST] + M[f + NEXT]
+    sequence = flow.first_of_pass + flow.sent_in_pass
     if sequence >= packets:
         sequence -= packets
-    M[f + NEXT] += 1
-    if sequence == M[f + FRESH]:
-        M[f + FRESH] = sequence + 1
+    flow.sent_in_pass += 1
+    if sequence == flow.sent_once:
+        flow.sent_once = sequence + 1
     return sequence
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: ConstantRateParameters, flow: ConstantRateFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """End the flow at Stop, the only control packet."""
-    M[f + S_DONE] = 1
-    M[f + S_TIMER] = 0
+    flow.is_done = 1
+    flow.timer = 0
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: ConstantRateParameters, flow: ConstantRateFlow, now: int) -> None:
     """Start another pass at another packet. An odd step of 0.618 of the message soon brings every packet to every part
     of a pass, whether whole runs of packets are lost or every other one."""
-    M[f + S_TIMEOUTS] += 1
-    packets = M[f + S_PACKETS]
-    M[f + NEXT] = 0
-    M[f + FIRST] = (M[f + FIRST] + (packets * 633 >> 10 | 1)) % packets
+    flow.timeouts += 1
+    packets = flow.packets
+    flow.sent_in_pass = 0
+    flow.first_of_pass = (flow.first_of_pass + (packets * 633 >> 10 | 1)) % packets
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(
+    params: ConstantRateParameters, receiver: WindowReceiver, sequence: int, size: int, ce: int, now: int
+) -> int:
     """Count new packets until enough have arrived; afterwards, answer a duplicate by repeating the Stop, which was
     lost."""
-    bits = M[r + R_BITS]
-    known = bit(M, bits, sequence)
-    if M[r + R_DONE]:
-        if known:
+    arrived = receiver.arrived_packets
+    is_duplicate = bit(arrived, sequence)
+    if receiver.is_done:
+        if is_duplicate:
             return reply(STOP, 0, 0, 0, 1)
         return 0
-    if known == 0:
-        set_bit(M, bits, sequence)
-        M[r + R_GOT] += size
-    if M[r + R_BYTES] - M[r + R_GOT] <= M[r + R_ALLOWED]:
-        M[r + R_DONE] = 1
+    if is_duplicate == 0:
+        set_bit(arrived, sequence)
+        receiver.received_bytes += size
+    if receiver.nbytes - receiver.received_bytes <= receiver.allowed_loss:
+        receiver.is_done = 1
         return reply(STOP, 0, 0, 0, 1)
     return 0
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params: ConstantRateParameters, receiver: WindowReceiver, argument: int, now: int) -> int:
+    """Return 0: the sender sends no probes."""
     return 0
 
 
@@ -127,7 +130,7 @@ class ConstantRate(Transport):
     data_overhead = UDP_OVERHEAD
     sender_bitmaps = 0
     receiver_bitmaps = 1
-    fresh_word = FRESH
+    fresh_word = ConstantRateFlow.sent_once.offset
     probe_word = 0
     start = staticmethod(start)
     pull = staticmethod(pull)

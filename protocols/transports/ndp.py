@@ -33,40 +33,16 @@ from typing import Literal
 from pydantic import model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    A_PRIORITY,
-    ACK,
-    BLOCKED,
-    MASK_SEQUENCE,
-    NACK,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_GOT,
-    R_PACKETS,
-    R_PULLED,
-    R_PULLS,
-    R_USER,
-    S_BITS,
-    S_DATA,
-    S_DONE,
-    S_PACKETS,
-    S_TIMEOUTS,
-    S_TIMER,
-    S_USER,
-    S_WORDS,
-)
+from gradwire.jit.records import Bitmap, Word
+from gradwire.jit.records.constants import A_PRIORITY, ACK, BLOCKED, MASK_SEQUENCE, NACK
+from gradwire.jit.records.flows import Receiver
 from gradwire.protocols.transports.base import Context, bit, clear_bit, packets_of, reply, set_bit, with_pulls
-from gradwire.protocols.transports.common.lost_packets import LOST, next_lost, note_lost
 from gradwire.protocols.transports.common.sent_times import BITMAPS, SCOREBOARD, stamp
 from gradwire.protocols.transports.common.window import (
-    BACKOFF,
-    K_INITIAL,
-    NXT,
-    SRTT,
-    TIMED,
-    TIMED_AT,
-    UNA,
+    WindowFlow,
+    WindowParameters,
+    next_lost,
+    note_lost,
     on_probe,
     sample,
     timeout,
@@ -76,172 +52,188 @@ from gradwire.scenarios.schema.network.transport_base import Transport, Window, 
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
-# a sender's own words, after those of the window machinery, of which it uses the timer and the retransmission queue.
-# Bitmaps: packets acknowledged, to be retransmitted, and in flight
-CREDIT = S_USER + 21  # packets that may be sent
-OUT = S_USER + 22  # packets in flight
-PULLED = S_USER + 23  # pulls received
-HEARD_AT = S_USER + 24
-# a receiver's own word
-CUT = R_USER  # trimmed headers of packets that it lacked
 
-# parameter, after those of the timer
-K_BELOW = 3
+class NdpFlow(WindowFlow):
+    """The sender of NDP. It uses the timer and the retransmission queue of the window machinery."""
 
-LOWEST = 7
+    credit = Word("packets that may be sent", "packets", at=21)
+    packets_out = Word("packets in flight", "packets")
+    pulls_received = Word("pulls received")
+    last_control_at = Word("arrival time of the last control packet", "ps")
+    outstanding = Bitmap(2, "packets in flight")
+
+
+class NdpReceiver(Receiver):
+    """The receiver of NDP."""
+
+    trimmed_headers = Word("trimmed headers of packets that had not arrived")
+    arrived_packets = Bitmap(0, "packets that have arrived")
+
+
+class NdpParameters(WindowParameters):
+    """The parameters of NDP."""
+
+    below = Word("1: data goes one class below the one of its message", at=3)
+
+
+LOWEST_PRIORITY = 7
 MOST_BACKOFF = 12
 
 
 @njit
-def go_below(M, f):
+def go_below(flow: NdpFlow) -> None:
     """Move data one class down, and leave the message's class to headers and control packets."""
-    if (M[f + S_DATA] >> A_PRIORITY) & 7 < LOWEST:
-        M[f + S_DATA] += 1 << A_PRIORITY
+    if (flow.data_header >> A_PRIORITY) & 7 < LOWEST_PRIORITY:
+        flow.data_header += 1 << A_PRIORITY
 
 
 @njit
-def start(M, k, f, now):
-    M[f + CREDIT] = M[k + K_INITIAL]
-    M[f + TIMED] = -1
-    M[f + HEARD_AT] = now
-    if M[k + K_BELOW]:
-        go_below(M, f)
+def start(params: NdpParameters, flow: NdpFlow, now: int) -> None:
+    """Start with credit for the first window."""
+    flow.credit = params.initial_window
+    flow.timed = -1
+    flow.last_control_at = now
+    if params.below:
+        go_below(flow)
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: NdpParameters, flow: NdpFlow, now: int) -> int:
     """Return retransmissions, then new packets, as far as pulled."""
-    if M[f + CREDIT] == 0:
+    if flow.credit == 0:
         return BLOCKED
-    if M[f + LOST] > 0:
-        sequence = next_lost(M, f)
-    elif M[f + NXT] < M[f + S_PACKETS]:
-        sequence = M[f + NXT]
-        M[f + NXT] = sequence + 1
-        if M[f + TIMED] < 0:
-            M[f + TIMED] = sequence
-            M[f + TIMED_AT] = now
+    if flow.lost_packets > 0:
+        sequence = next_lost(flow)
+    elif flow.nxt < flow.packets:
+        sequence = flow.nxt
+        flow.nxt = sequence + 1
+        if flow.timed < 0:
+            flow.timed = sequence
+            flow.timed_at = now
     else:
         return BLOCKED
-    M[f + CREDIT] -= 1
-    M[f + OUT] += 1
-    set_bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
-    stamp(M, f, sequence, now)
-    if M[f + S_TIMER] == 0:
-        M[f + S_TIMER] = now + timeout(M, k, f)
+    flow.credit -= 1
+    flow.packets_out += 1
+    set_bit(flow.outstanding, sequence)
+    stamp(flow, sequence, now)
+    if flow.timer == 0:
+        flow.timer = now + timeout(params, flow)
     return sequence
 
 
 @njit
-def _lose(M, f, sequence):
+def _lose(flow: NdpFlow, sequence: int) -> None:
     """Record that a packet is no longer in flight, and queue its retransmission."""
-    clear_bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
-    M[f + OUT] -= 1
-    note_lost(M, f, sequence)
-    if sequence == M[f + TIMED]:
-        M[f + TIMED] = -1
+    clear_bit(flow.outstanding, sequence)
+    flow.packets_out -= 1
+    note_lost(flow, sequence)
+    if sequence == flow.timed:
+        flow.timed = -1
 
 
 @njit
-def _acknowledge(M, f, sequence, now):
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    out = lost + M[f + S_WORDS]
-    if bit(M, bits, sequence):
+def _acknowledge(flow: NdpFlow, sequence: int, now: int) -> None:
+    """Process the acknowledgement of a packet."""
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    if bit(acknowledged, sequence):
         return
-    set_bit(M, bits, sequence)
-    if bit(M, lost, sequence):
-        clear_bit(M, lost, sequence)
-        M[f + LOST] -= 1
+    set_bit(acknowledged, sequence)
+    if bit(lost, sequence):
+        clear_bit(lost, sequence)
+        flow.lost_packets -= 1
     else:
-        clear_bit(M, out, sequence)
-        M[f + OUT] -= 1
-    if M[f + SRTT] > 0:
-        M[f + BACKOFF] = 0
-    if sequence == M[f + TIMED]:
-        sample(M, f, now - M[f + TIMED_AT])
-    una = M[f + UNA]
-    while una < M[f + S_PACKETS] and bit(M, bits, una):
+        clear_bit(flow.outstanding, sequence)
+        flow.packets_out -= 1
+    if flow.srtt > 0:
+        flow.backoff = 0
+    if sequence == flow.timed:
+        sample(flow, now - flow.timed_at)
+    una = flow.una
+    while una < flow.packets and bit(acknowledged, una):
         una += 1
-    M[f + UNA] = una
-    if una == M[f + S_PACKETS]:
-        M[f + S_DONE] = 1
-        M[f + S_TIMER] = 0
+    flow.una = una
+    if una == flow.packets:
+        flow.is_done = 1
+        flow.timer = 0
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: NdpParameters, flow: NdpFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an answer or a pull; each carries the number of pulls."""
-    more = (argument - M[f + PULLED]) & MASK_SEQUENCE
+    more = (argument - flow.pulls_received) & MASK_SEQUENCE
     if more <= MASK_SEQUENCE >> 1:
-        M[f + PULLED] += more
-        M[f + CREDIT] += more
-    M[f + HEARD_AT] = now
+        flow.pulls_received += more
+        flow.credit += more
+    flow.last_control_at = now
     if kind == ACK:
-        _acknowledge(M, f, sequence, now)
-    elif kind == NACK and bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence):
-        _lose(M, f, sequence)
+        _acknowledge(flow, sequence, now)
+    elif kind == NACK and bit(flow.outstanding, sequence):
+        _lose(flow, sequence)
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: NdpParameters, flow: NdpFlow, now: int) -> None:
     """Retransmit packets that have been in flight too long; if there are none, send one packet unrequested."""
-    wait = timeout(M, k, f)
-    times = M[f + S_BITS] + SCOREBOARD * M[f + S_WORDS]
-    out = M[f + S_BITS] + 2 * M[f + S_WORDS]
+    wait = timeout(params, flow)
+    times = SCOREBOARD * flow.bitmap_words
+    outstanding = flow.outstanding
     late = 0
-    first = now + wait
-    for sequence in range(M[f + UNA], M[f + NXT]):
-        if bit(M, out, sequence):
-            if M[times + sequence] + wait <= now:
-                _lose(M, f, sequence)
+    earliest = now + wait
+    for sequence in range(flow.una, flow.nxt):
+        if bit(outstanding, sequence):
+            due = flow.bitmaps[times + sequence] + wait
+            if due <= now:
+                _lose(flow, sequence)
                 late += 1
-            elif M[times + sequence] + wait < first:
-                first = M[times + sequence] + wait
-    if late == 0 and M[f + OUT] == 0 and M[f + CREDIT] == 0:
-        if M[f + HEARD_AT] + wait <= now:
+            elif due < earliest:
+                earliest = due
+    if late == 0 and flow.packets_out == 0 and flow.credit == 0:
+        if flow.last_control_at + wait <= now:
             late = 1
         else:
-            first = M[f + HEARD_AT] + wait
+            earliest = flow.last_control_at + wait
     if late:
-        M[f + S_TIMEOUTS] += 1
-        M[f + CREDIT] += late
-        M[f + TIMED] = -1
-        if M[f + BACKOFF] < MOST_BACKOFF:
-            M[f + BACKOFF] += 1
-    M[f + S_TIMER] = first
+        flow.timeouts += 1
+        flow.credit += late
+        flow.timed = -1
+        if flow.backoff < MOST_BACKOFF:
+            flow.backoff += 1
+    flow.timer = earliest
 
 
 @njit
-def _answer(M, k, r, kind, ce):
+def _answer(params: NdpParameters, receiver: NdpReceiver, kind: int, ce: int) -> int:
     """Return the answer to an arrival, with a pull if more is to be sent than has been requested."""
-    asked = M[r + R_PULLED] + M[r + R_PULLS]
-    answer = reply(kind, ce, M[r + R_PULLED] & MASK_SEQUENCE, 0, 1)
-    if M[r + R_DONE] == 0 and M[k + K_INITIAL] + asked < M[r + R_PACKETS] + M[r + CUT]:
+    requested = receiver.pulls_sent + receiver.queued_pulls
+    answer = reply(kind, ce, receiver.pulls_sent & MASK_SEQUENCE, 0, 1)
+    if receiver.is_done == 0 and params.initial_window + requested < receiver.packets + receiver.trimmed_headers:
         answer = with_pulls(answer, 1)
     return answer
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: NdpParameters, receiver: NdpReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Place the packet, acknowledge it, request one more."""
-    bits = M[r + R_BITS]
-    if bit(M, bits, sequence) == 0:
-        set_bit(M, bits, sequence)
-        M[r + R_GOT] += size
-        if M[r + R_GOT] == M[r + R_BYTES]:
-            M[r + R_DONE] = 1
-            M[r + R_PULLS] = 0
-    return _answer(M, k, r, ACK, ce)
+    arrived = receiver.arrived_packets
+    if bit(arrived, sequence) == 0:
+        set_bit(arrived, sequence)
+        receiver.received_bytes += size
+        if receiver.received_bytes == receiver.nbytes:
+            receiver.is_done = 1
+            receiver.queued_pulls = 0
+    return _answer(params, receiver, ACK, ce)
 
 
 @njit
-def on_trimmed(M, k, r, sequence, now):
+def on_trimmed(params: NdpParameters, receiver: NdpReceiver, sequence: int, now: int) -> int:
     """Report the missing packet of a header, and request one more."""
-    if bit(M, M[r + R_BITS], sequence):
-        return _answer(M, k, r, ACK, 0)
-    M[r + CUT] += 1
-    return _answer(M, k, r, NACK, 0)
+    if bit(receiver.arrived_packets, sequence):
+        return _answer(params, receiver, ACK, 0)
+    receiver.trimmed_headers += 1
+    return _answer(params, receiver, NACK, 0)
 
 
 class Ndp(Transport):
@@ -271,13 +263,14 @@ class Ndp(Transport):
     wire = "udp"
 
     def classes_from(self, priority: int) -> range:
+        """Return the classes of the data packets of a message with this priority."""
         return range(priority + self.below_control, priority + self.below_control + 1)
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
     sender_bitmaps = BITMAPS
     receiver_bitmaps = 1
-    fresh_word = NXT
+    fresh_word = WindowFlow.nxt.offset
     probe_word = 0
     pulls = True
     start = staticmethod(start)

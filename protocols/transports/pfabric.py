@@ -19,16 +19,15 @@ from __future__ import annotations
 from typing import Literal
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import BITMAP, BLOCKED, PULL_PROBE, S_DONE, S_PACKETS, S_RIDER, S_TIMER, S_USER
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import BITMAP, BLOCKED, PULL_PROBE
 from gradwire.protocols.transports.base import Context, packets_of, reply
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.window import (
-    BACKOFF,
-    CUMULATIVE,
-    CWND,
-    K_INITIAL,
     SHIFT,
-    UNA,
+    WindowFlow,
+    WindowParameters,
+    WindowReceiver,
     acknowledge,
     grow,
     on_data,
@@ -42,63 +41,72 @@ from gradwire.scenarios.schema.network.transport_base import Transport, Window
 from gradwire.scenarios.units import PositiveTime
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 
-# a sender's own words, after those of the window machinery
-PROBES = S_USER + 21
-DUE = S_USER + 22  # 1: a probe is to be sent
 
-# parameter, after those of the window machinery
-K_PATIENCE = 3  # consecutive time-outs before it only probes
+class PfabricFlow(WindowFlow):
+    """The sender of pFabric."""
+
+    probes_sent = Word("probes sent", at=21)
+    probe_due = Word("1: the next packet is a probe")
+
+
+class PfabricParameters(WindowParameters):
+    """The parameters of pFabric."""
+
+    max_timeouts = Word("consecutive time-outs from which on it only probes", at=3)
+
 
 TRIPS = 3  # time-out in unloaded round trips
 
 
 @njit
-def start(M, k, f, now):
+def start(params: PfabricParameters, flow: PfabricFlow, now: int) -> None:
     """Start at line rate, with the whole message left."""
-    start_window(M, k, f, now)
-    M[f + S_RIDER] = M[f + S_PACKETS]
+    start_window(params, flow, now)
+    flow.piggyback = flow.packets
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: PfabricParameters, flow: PfabricFlow, now: int) -> int:
     """Return packets as the window allows, or a probe."""
-    if M[f + BACKOFF] < M[k + K_PATIENCE]:
-        return next_packet(M, k, f, now)
-    if M[f + DUE] == 0:
+    if flow.backoff < params.max_timeouts:
+        return next_packet(params, flow, now)
+    if flow.probe_due == 0:
         return BLOCKED
-    M[f + DUE] = 0
-    M[f + S_TIMER] = now + timeout(M, k, f)
-    M[f + PROBES] += 1
+    flow.probe_due = 0
+    flow.timer = now + timeout(params, flow)
+    flow.probes_sent += 1
     return PULL_PROBE
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: PfabricParameters, flow: PfabricFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an answer: remaining size and growth. The answer to a probe carries the cumulative point alone."""
-    if M[f + BACKOFF] >= M[k + K_PATIENCE]:
-        M[f + S_TIMER] = now + timeout(M, k, f)
-    M[f + BACKOFF] = 0
-    una = M[f + UNA]
+    if flow.backoff >= params.max_timeouts:
+        flow.timer = now + timeout(params, flow)
+    flow.backoff = 0
+    una = flow.una
     if kind == BITMAP:
         sequence = argument - 1
-    newly = acknowledge(M, k, f, sequence, argument, now)
-    M[f + S_RIDER] -= newly
-    if M[f + S_DONE] == 0 and M[f + UNA] > una:
-        grow(M, f, una, newly)
-        M[f + CWND] = min(M[f + CWND], M[k + K_INITIAL] << SHIFT)
+    newly = acknowledge(params, flow, sequence, argument, now)
+    flow.piggyback -= newly
+    if flow.is_done == 0 and flow.una > una:
+        grow(flow, una, newly)
+        flow.cwnd = min(flow.cwnd, params.initial_window << SHIFT)
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: PfabricParameters, flow: PfabricFlow, now: int) -> None:
     """Handle a time-out: slow start, or the next probe."""
-    time_out(M, k, f, now)
-    M[f + DUE] = 1
+    time_out(params, flow, now)
+    flow.probe_due = 1
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params: PfabricParameters, receiver: WindowReceiver, argument: int, now: int) -> int:
     """Report the cumulative point."""
-    return reply(BITMAP, 0, M[r + CUMULATIVE], 0, 1)
+    return reply(BITMAP, 0, receiver.cumulative, 0, 1)
 
 
 class PFabric(Reliable, Transport):
@@ -119,7 +127,7 @@ class PFabric(Reliable, Transport):
 
     control_bytes = ACK_BYTES
     data_overhead = TCP_OVERHEAD
-    probe_word = PROBES
+    probe_word = PfabricFlow.probes_sent.offset
     rides = True
     start = staticmethod(start)
     pull = staticmethod(pull)
@@ -135,6 +143,7 @@ class PFabric(Reliable, Transport):
 
     @staticmethod
     def control_important(settings: dict) -> bool:
+        """Return True: control packets are never dropped selectively."""
         return True
 
     @staticmethod

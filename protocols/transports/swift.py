@@ -29,24 +29,18 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import BLOCKED, S_DONE, S_GAP, S_USER
-from gradwire.protocols.transports.base import ONE, Context, fraction
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import BLOCKED
+from gradwire.protocols.transports.base import ONE, Context, fixed_mul, fraction
 from gradwire.protocols.transports.common.recovery import find_losses
 from gradwire.protocols.transports.common.recovery import pull as next_packet
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.sent_times import BITMAPS, delay_of, stamp
 from gradwire.protocols.transports.common.window import (
-    BACKOFF,
-    CWND,
-    HIGHEST,
-    K_INITIAL,
-    NXT,
-    RECOVER,
     SHIFT,
-    SRTT,
-    STATE,
-    UNA,
     URGENT,
+    WindowFlow,
+    WindowParameters,
     acknowledge,
     on_data,
     on_probe,
@@ -57,24 +51,40 @@ from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.transport_base import Gain, Tcp
 from gradwire.scenarios.units import PositiveTime, Ps
 
-# a sender's own words, after those of the window machinery that Swift uses; CWND is SHARE rounded up to one packet
-SHARE = S_USER + 21  # the window, packets << 16, which may be less than one
-LOWERED_AT = S_USER + 22  # last reduction, 0 = never
-SMALLEST = S_USER + 23  # smallest delay seen
-DELAY = S_USER + 24  # latest delay seen
 
-# parameters, after those of the window machinery
-K_BASE, K_BETA, K_AI, K_FALL, K_LEAST, K_MOST, K_RTT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12
-K_SCALE, K_OFFSET, K_RANGE = 13, 14, 15
+class SwiftFlow(WindowFlow):
+    """The sender of Swift. `cwnd` is the window, at least one packet."""
+
+    fractional_window = Word("congestion window, which may be less than one packet", "packets << 16", at=21)
+    reduced_at = Word("last reduction, 0 = never", "ps")
+    min_delay = Word("smallest measured delay, 0 = none", "ps")
+    last_delay = Word("last measured delay, 0 = none", "ps")
+
+
+class SwiftParameters(WindowParameters):
+    """The parameters of Swift."""
+
+    base_delay = Word("target delay beyond topology and flow scaling", "ps", at=5)
+    beta = Word("multiplicative decrease", "20-bit fraction")
+    additive_increase = Word("additive increase per round trip", "packets << 16")
+    max_decrease = Word("largest decrease, as a share of the window", "20-bit fraction")
+    min_window = Word("smallest window", "packets << 16")
+    max_window = Word("largest window", "packets << 16")
+    base_rtt = Word("base round trip", "ps")
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
+    flow_scale = Word("flow scaling: alpha", "ps << 12")
+    flow_offset = Word("flow scaling: alpha / sqrt(fs_max_window)", "ps")
+    flow_range = Word("flow scaling: most that it adds to the target", "ps")
+
 
 FRESH_START = 5  # consecutive time-outs after which the window is the smallest
 ROOT = 12  # bits after the point of a square root
-WIDE = 1 << SHIFT
+WIDE = 1 << SHIFT  # a window of one packet
 SECOND = 1_000_000_000_000  # upper limit of the round trip for pacing
 
 
 @njit
-def square_root(x):
+def square_root(x: int) -> int:
     """Return the integer square root, rounded down, of 0 <= x < 2^62."""
     root = 0
     step = 1 << 30
@@ -86,99 +96,104 @@ def square_root(x):
 
 
 @njit
-def target_delay(M, k, f):
+def target_delay(params: SwiftParameters, flow: SwiftFlow) -> int:
     """Return the target delay with the present window, in picoseconds."""
-    topology = min(M[f + SMALLEST], M[k + K_RTT]) if M[f + SMALLEST] else M[k + K_RTT]
+    topology = min(flow.min_delay, params.base_rtt) if flow.min_delay else params.base_rtt
     # sqrt(cwnd) << 12; a window is at least 2^-10 packets, so the root is at least 2^7
-    scaling = M[k + K_SCALE] // square_root(M[f + SHARE] << 2 * ROOT - SHIFT) - M[k + K_OFFSET]
-    return M[k + K_BASE] + topology + min(max(scaling, 0), M[k + K_RANGE])
+    scaling = params.flow_scale // square_root(flow.fractional_window << 2 * ROOT - SHIFT) - params.flow_offset
+    return params.base_delay + topology + min(max(scaling, 0), params.flow_range)
 
 
 @njit
-def _set_window(M, k, f, window, now):
-    window = min(max(window, M[k + K_LEAST]), M[k + K_MOST])
-    if window < M[f + SHARE]:
-        M[f + LOWERED_AT] = now
-    M[f + SHARE] = window
-    M[f + CWND] = max(window, WIDE)
+def _set_window(params: SwiftParameters, flow: SwiftFlow, window: int, now: int) -> None:
+    """Set the window, within its limits; below one packet it becomes packet spacing."""
+    window = min(max(window, params.min_window), params.max_window)
+    if window < flow.fractional_window:
+        flow.reduced_at = now
+    flow.fractional_window = window
+    flow.cwnd = max(window, WIDE)
     if window < WIDE:
-        rtt = min(M[f + DELAY] if M[f + DELAY] else M[k + K_RTT], SECOND)
-        M[f + S_GAP] = ((rtt << SHIFT) // window << SHIFT) // M[k + K_PACKET]
+        rtt = min(flow.last_delay if flow.last_delay else params.base_rtt, SECOND)
+        flow.gap = ((rtt << SHIFT) // window << SHIFT) // params.packet_bytes
     else:
-        M[f + S_GAP] = 0
+        flow.gap = 0
 
 
 @njit
-def _may_fall(M, f, now):
-    return M[f + LOWERED_AT] == 0 or now - M[f + LOWERED_AT] >= M[f + SRTT]
+def _may_fall(flow: SwiftFlow, now: int) -> bool:
+    """Return True if a round trip has passed since the last reduction."""
+    return flow.reduced_at == 0 or now - flow.reduced_at >= flow.srtt
 
 
 @njit
-def _fall(M, k, f, now):
+def _fall(params: SwiftParameters, flow: SwiftFlow, now: int) -> None:
     """Shrink the window by the largest step."""
-    if _may_fall(M, f, now):
-        _set_window(M, k, f, M[f + SHARE] - (M[f + SHARE] * M[k + K_FALL] >> 20), now)
+    if _may_fall(flow, now):
+        _set_window(params, flow, flow.fractional_window - fixed_mul(flow.fractional_window, params.max_decrease), now)
 
 
 @njit
-def start(M, k, f, now):
-    start_window(M, k, f, now)
-    M[f + SHARE] = min(M[k + K_INITIAL] << SHIFT, M[k + K_MOST])
-    M[f + CWND] = M[f + SHARE]
+def start(params: SwiftParameters, flow: SwiftFlow, now: int) -> None:
+    """Start with the initial window."""
+    start_window(params, flow, now)
+    flow.fractional_window = min(params.initial_window << SHIFT, params.max_window)
+    flow.cwnd = flow.fractional_window
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: SwiftParameters, flow: SwiftFlow, now: int) -> int:
     """Return retransmissions, then new packets, as the window and, below one packet, the pace allow."""
-    sequence = next_packet(M, k, f, now)
+    sequence = next_packet(params, flow, now)
     if sequence != BLOCKED:
-        stamp(M, f, sequence, now)
+        stamp(flow, sequence, now)
     return sequence
 
 
 @njit
-def _steer(M, k, f, delay, newly, now):
+def _steer(params: SwiftParameters, flow: SwiftFlow, delay: int, newly: int, now: int) -> None:
     """Set the window after an acknowledgement with a measured delay."""
-    M[f + DELAY] = delay
-    if M[f + SMALLEST] == 0 or delay < M[f + SMALLEST]:
-        M[f + SMALLEST] = delay
-    window = M[f + SHARE]
-    target = target_delay(M, k, f)
+    flow.last_delay = delay
+    if flow.min_delay == 0 or delay < flow.min_delay:
+        flow.min_delay = delay
+    window = flow.fractional_window
+    target = target_delay(params, flow)
     if delay < target:
-        step = M[k + K_AI] * newly
+        step = params.additive_increase * newly
         if window >= WIDE:
             step = (step << SHIFT) // window
-        _set_window(M, k, f, window + step, now)
-    elif _may_fall(M, f, now):
+        _set_window(params, flow, window + step, now)
+    elif _may_fall(flow, now):
         share = (delay - target) * ONE // delay
-        share = min(share * M[k + K_BETA] >> 20, M[k + K_FALL])
-        _set_window(M, k, f, window - (window * share >> 20), now)
+        share = min(fixed_mul(share, params.beta), params.max_decrease)
+        _set_window(params, flow, window - fixed_mul(window, share), now)
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: SwiftParameters, flow: SwiftFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement: scoreboard, the window by its delay, losses."""
-    delay = delay_of(M, f, kind, sequence, now)
-    newly = acknowledge(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+    delay = delay_of(flow, kind, sequence, now)
+    newly = acknowledge(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
     if delay:
-        _steer(M, k, f, delay, newly, now)
-    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and M[f + UNA] >= M[f + RECOVER]:
-        M[f + RECOVER] = M[f + NXT]
-        M[f + STATE] = URGENT
-        _fall(M, k, f, now)
+        _steer(params, flow, delay, newly, now)
+    if flow.una <= flow.highest and find_losses(flow) > 0 and flow.una >= flow.recover:
+        flow.recover = flow.nxt
+        flow.loss_state = URGENT
+        _fall(params, flow, now)
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: SwiftParameters, flow: SwiftFlow, now: int) -> None:
     """Handle a time-out: all packets in flight are retransmitted."""
-    time_out(M, k, f, now)
-    if M[f + BACKOFF] >= FRESH_START:
-        _set_window(M, k, f, M[k + K_LEAST], now)
+    time_out(params, flow, now)
+    if flow.backoff >= FRESH_START:
+        _set_window(params, flow, params.min_window, now)
     else:
-        _fall(M, k, f, now)
-    M[f + CWND] = max(M[f + SHARE], WIDE)
+        _fall(params, flow, now)
+    flow.cwnd = max(flow.fractional_window, WIDE)
 
 
 class Swift(Reliable, Tcp):
@@ -228,11 +243,12 @@ class Swift(Reliable, Tcp):
 
     @staticmethod
     def control_important(settings: dict) -> bool:
+        """Return True: control packets are never dropped selectively."""
         return True
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Return those of NewReno; then times in picoseconds, fractions in 20-bit fixed point, windows in packets <<
+        """Return those of `Reliable`; then times in picoseconds, fractions in 20-bit fixed point, windows in packets <<
         16."""
         spread = settings["fs_range"]
         least, most = settings["fs_min_window"], settings["fs_max_window"]

@@ -1,5 +1,5 @@
 """The compiled packet engine: hosts, switches and links as flat integer state.
 
-`fabric.Fabric` is the interface; `gradwire.jit.layout` defines the words of the state, `core` holds the compiled steps,
+`fabric.Fabric` is the interface; `gradwire.jit.records` declares the state, `core` holds the compiled steps,
 `specialization` binds transports, balancers and queue policies into them, `memory` lays a network out.
 """

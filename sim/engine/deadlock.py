@@ -7,11 +7,10 @@ of stuck ports is a proof, not a guess.
 
 from __future__ import annotations
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import view
+from gradwire.jit.records.network import Node, Port, PortExtra, QueueClass
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
 from gradwire.topology import Network
-
-INGRESS_PORT_WORD = at.POOL_WORDS  # word of a pool entry: the port opposite to the link that the packet came over
 
 PortClass = tuple[int, int]
 """A directed link and a class."""
@@ -41,11 +40,11 @@ def find_deadlock(memory: EngineMemory, network: Network) -> list[str]:
 def _stopped(memory: EngineMemory) -> dict[PortClass, set[PortClass]]:
     """Return the paused classes of ports that have packets, each with the places that hold the far end's packets of the
     link."""
-    M, ports = memory.M, memory.port_base
-    paused = M[M[ports + at.P_MORE] + at.X_PAUSED] & M[ports + at.P_QUEUE] & 0xFF
+    state, ports = memory.state, memory.port_base
+    paused = view(PortExtra, state, view(Port, state, ports).extra.base).paused & view(Port, state, ports).queue & 0xFF
     holders: dict[PortClass, set[PortClass]] = {}
     for link in paused.nonzero()[0].tolist():
-        far_node = int(M[int(ports[link ^ 1]) + at.P_NODE])
+        far_node = int(view(Port, state, int(ports[link ^ 1])).node.base)
         for c in range(8):
             if paused[link] >> c & 1:
                 holders[link, c] = _holders(memory, far_node, int(ports[link ^ 1]), c)
@@ -54,16 +53,16 @@ def _stopped(memory: EngineMemory) -> dict[PortClass, set[PortClass]]:
 
 def _holders(memory: EngineMemory, node: int, back: int, c: int) -> set[PortClass]:
     """Return the ports of a switch where packets wait that came over the link opposite to port `back`, of class `c`."""
-    M = memory.M
+    state = memory.state
     holders = set()
-    active = int(M[node + at.N_ACTIVE])
-    for p in M[active : active + int(M[node + at.N_ACTIVE_COUNT])].tolist():
-        if not M[p + at.P_QUEUE] >> c & 1:
+    active = int(view(Node, state, node).active_ports.base)
+    for p in state[active : active + int(view(Node, state, node).active_count)].tolist():
+        if not view(Port, state, p).queue >> c & 1:
             continue
-        record = p + at.P_CLASSES + c * at.CLASS_WORDS
-        entry, last = int(M[record + at.C_HEAD]), int(M[record + at.C_TAIL])
-        while M[entry + INGRESS_PORT_WORD] != back and entry != last:
-            entry = int(M[entry])
-        if M[entry + INGRESS_PORT_WORD] == back:
-            holders.add((int(M[p + at.P_ID]), c))
+        waiting = QueueClass(state, p + Port.classes.offset + c * QueueClass.WORDS)
+        entry, last = waiting.head, waiting.tail
+        while entry.back.base != back and entry != last:
+            entry = entry.next
+        if entry.back.base == back:
+            holders.add((int(view(Port, state, p).link), c))
     return holders

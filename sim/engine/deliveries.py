@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver
 from gradwire.result_store.missing_packets import COLUMNS, by_message, missing_columns
 from gradwire.scenarios.arrays import Columns, Flags, Ints
 from gradwire.scenarios.inner_units import Bytes, Ps
@@ -36,9 +38,9 @@ class Deliveries:
             return
         arrived, finished = (done[done[:, 2] == kind] for kind in (at.DELIVERED, at.FINISHED))
         receivers = self._flows.records.receiver(arrived[:, 1])
-        nbytes = self._memory.M[receivers + at.R_BYTES]
+        nbytes = view(Receiver, self._memory.state, receivers).nbytes
         self._flows.delivered_bytes += int(nbytes.sum())
-        relevant = self._memory.M[receivers + at.R_TELL] & at.TELL_DELIVERED > 0
+        relevant = view(Receiver, self._memory.state, receivers).notify & at.TELL_DELIVERED > 0
         if self._missing is not None:
             relevant |= arrived[:, 3] < nbytes
         if relevant.any():
@@ -75,7 +77,7 @@ class Deliveries:
 
     def _delivered(self, rows: Ints, numbers: Ints, events: list[Event]) -> None:
         """Append the events of deliveries: rows of the log by time and message, and their messages."""
-        nbytes = self._memory.M[self._flows.records.receiver(rows[:, 1]) + at.R_BYTES]
+        nbytes = view(Receiver, self._memory.state, self._flows.records.receiver(rows[:, 1])).nbytes
         if self._missing is not None:
             self._missing += [self._flows.missing(number) for number in numbers[rows[:, 3] < nbytes].tolist()]
         tell = self._is_reported(rows[:, 1], at.TELL_DELIVERED)
@@ -87,5 +89,5 @@ class Deliveries:
 
     def _is_reported(self, records: Ints, flag: int) -> Flags:
         """Return True for records of which Python needs to know."""
-        is_relevant: Flags = self._memory.M[self._flows.records.receiver(records) + at.R_TELL] & flag > 0
+        is_relevant: Flags = view(Receiver, self._memory.state, self._flows.records.receiver(records)).notify & flag > 0
         return is_relevant

@@ -1,7 +1,7 @@
 """The fabric: the packet engine's interface in Python.
 
 A `Fabric` is built from a network, its routes and the tables of a scenario. `send` hands it messages; `run` advances it
-and returns deliveries. Between two calls its whole state rests in one array (`gradwire.jit.layout`).
+and returns deliveries. Between two calls its whole state rests in one array (`gradwire.jit.records.constants`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import DropEntry, Host, Port, PortExtra, TraceEntry
 from gradwire.protocols.registry import class_file
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import GradwireError, ScenarioError
@@ -175,19 +179,19 @@ class Fabric:
         self.wall_s = 0.0
         self._asked = 0.0
         self.on_progress: Callable[[Ps], bool] | None = None  # true: `run` returns where it is
-        self._workers = WorkerThreads(self.memory.M, self.kernel, threads)
+        self._workers = WorkerThreads(self.memory.state, self.kernel, threads)
         self._finalizer = weakref.finalize(self, self._workers.stop)
 
     def _warm_up(self) -> None:
         """Compile the engine, or load it from the cache, by an empty run."""
-        M, memory = self.memory.M, self.memory
-        M[at.H_BUDGET] = 1
+        state, memory = self.memory.state, self.memory
+        state[State.budget.offset] = 1
         self.kernel.run(memory.address, 0, self.threads, True)
         self.kernel.post(memory.address, int(memory.node_base[0]), 0, 0)
-        M[memory.node_base[0] + at.N_HEAP_COUNT] = 0
-        M[memory.next + memory.positions[0]] = at.FOREVER
-        M[at.H_TIMER_NEXT] = at.FOREVER
-        M[at.H_NOW] = 0
+        view(Host, state, memory.node_base[0]).timer_count = 0
+        state[memory.next + memory.positions[0]] = at.FOREVER
+        state[State.next_timer.offset] = at.FOREVER
+        state[State.now.offset] = 0
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -318,7 +322,7 @@ class Fabric:
     @property
     def now(self) -> Ps:
         """Time before which everything has happened."""
-        return Ps(int(self.memory.M[at.H_NOW]))
+        return Ps(int(self.memory.state[State.now.offset]))
 
     @property
     def undelivered(self) -> int:
@@ -344,18 +348,18 @@ class Fabric:
     @property
     def packet_hops(self) -> int:
         """Transmissions so far: one packet crossing one link, lost on it or not."""
-        M, ports = self.memory.M, self.memory.port_base
-        words = (ports + at.P_TAIL, ports + at.P_SPILL_TAIL, ports + at.P_DROP_LINK)
-        down = M[ports + at.P_MORE] + at.X_CAUSES + at.CAUSE_DOWN - at.CAUSE_EVICTED
-        return int(sum(M[where].sum() for where in (*words, down)))
+        state, ports = self.memory.state, self.memory.port_base
+        words = (ports + Port.sent.offset, ports + Port.spill_tail.offset, ports + Port.drops.offset + 2)
+        down = view(Port, state, ports).extra.base + PortExtra.drops_by_cause.offset + at.CAUSE_DOWN - at.CAUSE_EVICTED
+        return int(sum(state[where].sum() for where in (*words, down)))
 
     @property
     def idle(self) -> bool:
         """True if no packet is under way and no timer is set."""
-        M, nodes = self.memory.M, len(self.network.names)
-        due = M[self.memory.next : self.memory.next + nodes]
-        wake = int(M[at.H_WAKE])
-        quiet = due.min() >= at.FOREVER and not M[wake : wake + 2 * nodes].any()
+        state, nodes = self.memory.state, len(self.network.names)
+        due = state[self.memory.next : self.memory.next + nodes]
+        wake = int(state[State.wake.offset])
+        quiet = due.min() >= at.FOREVER and not state[wake : wake + 2 * nodes].any()
         soon = min(self._programs.next_python_time(), self._programs.timer, self.agenda.next_action)
         return bool(quiet and soon >= at.FOREVER)
 
@@ -364,7 +368,7 @@ class Fabric:
         Events are deliveries of messages passed to `send`, ends of their senders if requested, and ends of parts.
         Returns early, once, when `deadlock` reports that flow control has stopped ports for good. Raises GradwireError
         if more packets are queued than the engine has room for."""
-        M, programs, agenda = self.memory.M, self._programs, self.agenda
+        state, programs, agenda = self.memory.state, self._programs, self.agenda
         events: list[Event] = []
         if until_ps <= self.now:
             return events
@@ -386,10 +390,10 @@ class Fabric:
                 # A part begins up to one host latency before now: play it up to now in an empty window, since its
                 # first messages enter the network within the next window.
                 until = self.now
-            M[at.H_UNTIL] = until
+            state[State.until.offset] = until
             must_return = self._advance(events)
             while programs.starved():
-                M[at.H_UNTIL] = self.now  # an empty window: only programs continue
+                state[State.until.offset] = self.now  # an empty window: only programs continue
                 must_return |= self._advance(events)
             events += programs.finished()
             if must_return:
@@ -403,41 +407,45 @@ class Fabric:
         """Return the time to run to when observers are due on the way. That is the next observer's time, unless nothing
         waits at any port and nothing happens before; then it is the time of the next event, or of the next observer
         that has not seen the present state."""
-        M, nodes = self.memory.M, len(self.network.names)
-        wake, soon = int(M[at.H_WAKE]), self.agenda.next_observer
-        due = min(int(M[self.memory.next : self.memory.next + nodes].min()), self._programs.timer)
-        if M[wake : wake + 2 * nodes].any() or due < soon or (M[self.memory.port_base + at.P_QUEUE] >> 8).any():
+        state, nodes = self.memory.state, len(self.network.names)
+        wake, soon = int(state[State.wake.offset]), self.agenda.next_observer
+        due = min(int(state[self.memory.next : self.memory.next + nodes].min()), self._programs.timer)
+        if (
+            state[wake : wake + 2 * nodes].any()
+            or due < soon
+            or (view(Port, state, self.memory.port_base).queue >> 8).any()
+        ):
             return soon
         return Ps(min(until, due, self.agenda.next_unseen(self._bytes_begun())))
 
     def _bytes_begun(self) -> int:
         """Return the bytes of all packets whose transmission has begun."""
-        return int(self.memory.M[self.memory.port_base + at.P_BYTES].sum())
+        return int(view(Port, self.memory.state, self.memory.port_base).bytes_sent.sum())
 
     def _advance(self, events: list[Event]) -> bool:
         """Run the engine to H_UNTIL, or to where it has to stop; return True if `on_progress` ended it earlier."""
-        M = self.memory.M
+        state = self.memory.state
         while True:
-            M[at.H_STATUS] = at.RUNNING
-            M[at.H_BUDGET] = self._budget
-            M[at.H_HOLDS] = self.choice.is_forced
+            state[State.status.offset] = at.RUNNING
+            state[State.budget.offset] = self._budget
+            state[State.holds.offset] = self.choice.is_forced
             packets, before, used = self._packets_handled(), time.perf_counter(), time.process_time()
             try:
                 self._workers.advance(self.choice.is_single_threaded)
             except Exception as error:  # Raised; or a rule's own exception if Numba compiled it in this process
                 raise rule_error(self._combination.owners, error) or error from error
             spent, used = time.perf_counter() - before, time.process_time() - used
-            check_recorded(M, self._combination.transports, self._combination.balancer, self._combination.queue)
+            check_recorded(state, self._combination.transports, self._combination.balancer, self._combination.queue)
             self._deliveries.harvest(events)
             self._programs.closed(self.flows.close(self._close_batch))
             if self._has_tight_heaps:
                 tighten_heaps(self.memory, self.network.host_count)
-            status = int(M[at.H_STATUS])
+            status = int(state[State.status.offset])
             self.flows.arena.check()
             if status == at.POOL_FULL:
                 raise GradwireError("more than 33 million packets are queued", "fabric", "smaller buffers")
             if status in (at.BUSY, at.QUIET):
-                M[at.H_STREAK] = 0
+                state[State.streak.offset] = 0
             is_trial = self.choice.note(status, self._packets_handled() - packets, spent, used)
             if status == at.EXHAUSTED:
                 factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
@@ -452,8 +460,12 @@ class Fabric:
 
     def _packets_handled(self) -> int:
         """Return the packets that all threads have handled, over all windows."""
-        first = int(self.memory.M[at.H_THREAD])
-        return int(self.memory.M[first + at.T_TOTAL : first + self.threads * at.THREAD_WORDS : at.THREAD_WORDS].sum())
+        first = int(self.memory.state[State.thread_records.offset])
+        return int(
+            self.memory.state[
+                first + Thread.total_work.offset : first + self.threads * Thread.WORDS : Thread.WORDS
+            ].sum()
+        )
 
     def reuse_records_at_once(self) -> None:
         """Free message records every few windows and sweep heaps as often as possible, for tests.
@@ -499,19 +511,19 @@ class Fabric:
     def _open_messages(self) -> str:
         """Return a summary of the undelivered messages: their number, and the one that lacks most. It does not depend
         on the positions of records."""
-        M, records = self.memory.M, self.flows.records
+        state, records = self.memory.state, self.flows.records
         r = records.receiver(np.arange(records.used))
-        receivers = r[(M[r + at.R_DONE] == 0) & (M[r + at.R_PACKETS] > 0)]
+        receivers = r[(view(Receiver, state, r).is_done == 0) & (view(Receiver, state, r).packets > 0)]
         if not len(receivers):
             return f"{self.undelivered} messages are not delivered"
         missing, arrived, kinds = (
-            M[receivers + at.R_BYTES] - M[receivers + at.R_GOT],
-            M[receivers + at.R_GOT],
-            M[receivers + at.R_KIND],
+            view(Receiver, state, receivers).nbytes - view(Receiver, state, receivers).received_bytes,
+            view(Receiver, state, receivers).received_bytes,
+            view(Receiver, state, receivers).kind,
         )
         first = int(receivers[np.lexsort((kinds, arrived, -missing))[0]])
-        owner = self.transports[int(M[first + at.R_KIND]) & ((1 << at.SET_SHIFT) - 1)].owner
-        received, size = int(M[first + at.R_GOT]), int(M[first + at.R_BYTES])
+        owner = self.transports[int(view(Receiver, state, first).kind) & ((1 << at.SET_SHIFT) - 1)].owner
+        received, size = int(view(Receiver, state, first).received_bytes), int(view(Receiver, state, first).nbytes)
         name = kind_of(owner) or f"{owner.__name__} ({class_file(owner)})"
         return f"one of {self.undelivered} undelivered messages has {received} of {size} bytes, over transport {name}"
 
@@ -554,9 +566,9 @@ class Fabric:
 
     def packet_log(self) -> Ints:
         """Return every logged transmission: rows of start (ps), directed link, A, B, lost, message."""
-        return concatenate_rows(self._logs.packets, at.TRACE_WORDS + 1)
+        return concatenate_rows(self._logs.packets, TraceEntry.WORDS + 1)
 
     def drop_log(self) -> Ints:
         """Return every lost packet that was not handed over. Rows of time (ps), directed link | cause << 32, A, B,
         message."""
-        return concatenate_rows(self._logs.drops, at.DROP_WORDS + 1)
+        return concatenate_rows(self._logs.drops, DropEntry.WORDS + 1)

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.jit import layout as at
 from gradwire.jit.machine_code import MachineCodeError
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.header import State
 from gradwire.protocols.registry import ARGUMENTS, DEBUG_HINT, class_file, code_location, import_line, is_user_defined
 from gradwire.protocols.transports.base import IMPORTANT_FLAG
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
 
-GUARDED_FUNCTIONS = ("pull", "choose", "pick", "admit")
+GUARDED_FUNCTIONS = ("pull", "select", "pick_path", "admit")
 """The guarded functions, in the order of their numbers in the header."""
 
-LIMITS = {"pull": f"M[f + {at.S_PACKETS}]", "choose": "n", "pick": "1 << 16", "admit": "4"}
+LIMITS = {"pull": "flow.packets", "select": "hop_count", "pick_path": "1 << 16", "admit": "4"}
 """Exclusive upper limits of results, in terms of the arguments."""
 RESULT_DESCRIPTIONS = {
     "pull": ("packet number", "a packet of the message, below {limit}, BLOCKED, or PULL_PROBE and an argument"),
-    "choose": ("next hop", "the index of a next hop, below {limit}"),
-    "pick": ("path entropy", "16 bits, below {limit}"),
+    "select": ("next hop", "the index of a next hop, below {limit}"),
+    "pick_path": ("path entropy", "16 bits, below {limit}"),
     "admit": ("verdict", "0 (accept), 1 (mark), 2 (drop, as where the buffer is full) or 3 (drop by choice)"),
 }
 """Names of results, and descriptions of valid ones."""
-FALLBACK_RESULTS = {"pull": at.BLOCKED, "choose": 0, "pick": 0, "admit": 0}
+FALLBACK_RESULTS = {"pull": at.BLOCKED, "select": 0, "pick_path": 0, "admit": 0}
 """Results that the engine continues with."""
 
 
@@ -37,6 +38,7 @@ def guarded_source(owner: type, function: str, name: str, number: int = 0) -> li
     if not is_user_defined(owner) or function not in GUARDED_FUNCTIONS:
         return [import_line(owner, function, name)]
     arguments, got = ARGUMENTS[function], "got"
+    state = f"{'flow' if 'flow' in arguments else arguments.partition(', ')[0]}.state"
     passed = []
     if function == "pull":
         got = f"got & ~{IMPORTANT_FLAG}"
@@ -48,22 +50,24 @@ def guarded_source(owner: type, function: str, name: str, number: int = 0) -> li
         f"    got = {name}_unwatched({arguments})",
         *passed,
         f"    if got < 0 or ({got}) >= {LIMITS[function]}:",
-        f"        M[{at.H_WRONG_OWNER}] = {number}",
-        f"        M[{at.H_WRONG_VALUE}] = got",
-        f"        M[{at.H_WRONG_LIMIT}] = {LIMITS[function]}",
-        f"        M[{at.H_WRONG}] = {1 + GUARDED_FUNCTIONS.index(function)}",
+        f"        {state}.invalid_owner = {number}",
+        f"        {state}.invalid_value = got",
+        f"        {state}.invalid_limit = {LIMITS[function]}",
+        f"        {state}.invalid_rule = {1 + GUARDED_FUNCTIONS.index(function)}",
         f"        return {FALLBACK_RESULTS[function]}",
         "    return got",
     ]
 
 
-def check_recorded(M: Ints, transports: Sequence[type], balancer: type, queue: type) -> None:
+def check_recorded(state: Ints, transports: Sequence[type], balancer: type, queue: type) -> None:
     """Raise ScenarioError if an invalid result of the bound classes has been recorded."""
-    if not M[at.H_WRONG]:
+    if not state[State.invalid_rule.offset]:
         return
-    function = GUARDED_FUNCTIONS[int(M[at.H_WRONG]) - 1]
-    owner = {"pull": transports[int(M[at.H_WRONG_OWNER])], "admit": queue}.get(function, balancer)
-    raise_invalid_result(owner, function, int(M[at.H_WRONG_VALUE]), int(M[at.H_WRONG_LIMIT]))
+    function = GUARDED_FUNCTIONS[int(state[State.invalid_rule.offset]) - 1]
+    owner = {"pull": transports[int(state[State.invalid_owner.offset])], "admit": queue}.get(function, balancer)
+    raise_invalid_result(
+        owner, function, int(state[State.invalid_value.offset]), int(state[State.invalid_limit.offset])
+    )
 
 
 def rule_error(owners: Sequence[type], error: Exception) -> ScenarioError | None:

@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.header import DeliveryEntry, Thread
+from gradwire.jit.records.network import DropEntry, TraceEntry
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
 from gradwire.sim.engine.memory.flows import Flows
@@ -39,9 +42,9 @@ class Logs:
     def drain(self) -> Ints:
         """Empty the logs of all threads, and return the rows of deliveries and ends of senders."""
         flows = self._flows
-        done = self._take(at.T_DONE, at.T_DONE_BASE, at.DONE_WORDS)
-        drops = self._take(at.T_DROPS, at.T_DROPS_BASE, at.DROP_WORDS)
-        traced = self._take(at.T_TRACE, at.T_TRACE_BASE, at.TRACE_WORDS)
+        done = self._take(Thread.delivery_count.offset, Thread.deliveries.offset, DeliveryEntry.WORDS)
+        drops = self._take(Thread.drop_count.offset, Thread.drops.offset, DropEntry.WORDS)
+        traced = self._take(Thread.trace_count.offset, Thread.trace.offset, TraceEntry.WORDS)
         if len(traced):
             traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
             self.packets.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
@@ -69,16 +72,16 @@ class Logs:
         return np.where(known, self._flows.records.message_of(np.where(known, flow, 0)), -1)
 
     def _take(self, count: int, base: int, words: int) -> Ints:
-        M = self._memory.M
+        state = self._memory.state
         parts = []
         for thread in self._memory.thread_base:
-            n = int(M[thread + count])
+            n = int(state[thread + count])
             if n:
-                start = int(M[thread + base])
-                parts.append(M[start : start + n * words].reshape(n, words).copy())
-                M[thread + count] = 0
-                if count == at.T_DONE:
-                    M[thread + at.T_PLAYED] = 0
+                start = int(state[thread + base])
+                parts.append(state[start : start + n * words].reshape(n, words).copy())
+                state[thread + count] = 0
+                if count == Thread.delivery_count.offset:
+                    view(Thread, state, thread).played = 0
         return concatenate_rows(parts, words)
 
 

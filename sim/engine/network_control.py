@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from math import ceil
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver, Sender
+from gradwire.jit.records.network import Host, Node, Port, PortExtra
 from gradwire.scenarios.inner_units import Bps, Ps
 from gradwire.scenarios.wire import ps_per_byte
 from gradwire.sim.engine.memory.engine_memory import EngineMemory, write_routes
@@ -32,13 +35,13 @@ class NetworkControl:
         the lookahead of the run depends on the rates."""
         if rate > self.network.link_rate[link]:
             raise ValueError(f"link {self.network.link_name(link)} was built with {self.network.link_rate[link]} bit/s")
-        self.memory.M[self._port(link) + at.P_SPEED] = ps_per_byte(rate)
+        view(Port, self.memory.state, self._port(link)).ps_per_byte = ps_per_byte(rate)
 
     def set_loss(self, link: int, loss: float) -> None:
         """Set the loss probability of a directed link."""
-        M, p = self.memory.M, self._port(link)
+        state, p = self.memory.state, self._port(link)
         odds = ceil(loss * 2**32)
-        M[p + at.P_LOSS] = odds
+        view(Port, state, p).loss = odds
         self._flag(p, at.SHAPE_LOSSY, odds > 0)
 
     def cut(self, link: int, now: Ps) -> None:
@@ -47,59 +50,59 @@ class NetworkControl:
         if self._has(p, at.SHAPE_DOWN):
             return
         self._flag(p, at.SHAPE_DOWN, True)
-        M, listener = self.memory.M, self._port(link ^ 1)
-        more = int(M[listener + at.P_MORE])
-        M[more + at.X_DEAF] = 1
-        if M[more + at.X_PAUSED]:
-            M[more + at.X_PAUSED] = 0
-            M[listener + at.P_BUSY] = max(int(M[listener + at.P_BUSY]), now)
-            self._wake(int(M[listener + at.P_NODE]), now)
+        state, listener = self.memory.state, self._port(link ^ 1)
+        more = int(view(Port, state, listener).extra.base)
+        view(PortExtra, state, more).ignores_pauses = 1
+        if view(PortExtra, state, more).paused:
+            view(PortExtra, state, more).paused = 0
+            view(Port, state, listener).busy_until = max(int(view(Port, state, listener).busy_until), now)
+            self._wake(int(view(Port, state, listener).node.base), now)
 
     def mend(self, link: int, now: Ps) -> None:
         """Restore a directed link."""
-        M, p = self.memory.M, self._port(link)
+        state, p = self.memory.state, self._port(link)
         if not self._has(p, at.SHAPE_DOWN):
             return
         self._flag(p, at.SHAPE_DOWN, False)
-        M[int(M[self._port(link ^ 1) + at.P_MORE]) + at.X_DEAF] = 0
-        more, node = int(M[p + at.P_MORE]), int(M[p + at.P_NODE])
-        controls = M[more + at.X_LIMIT] and M[node + at.N_KIND] != at.HOST
-        if controls and not M[more + at.X_SIGNAL]:
-            M[more + at.X_SIGNAL] = max(now, 1)
-            if not M[p + at.P_FLAGS] & at.PORT_FLAG_ACTIVE:
-                M[p + at.P_FLAGS] |= at.PORT_FLAG_ACTIVE
-                M[int(M[node + at.N_ACTIVE]) + int(M[node + at.N_ACTIVE_COUNT])] = p
-                M[node + at.N_ACTIVE_COUNT] += 1
+        view(PortExtra, state, int(view(Port, state, self._port(link ^ 1)).extra.base)).ignores_pauses = 0
+        more, node = int(view(Port, state, p).extra.base), int(view(Port, state, p).node.base)
+        controls = view(PortExtra, state, more).pause_limit and view(Node, state, node).kind != at.HOST
+        if controls and not view(PortExtra, state, more).pause_due:
+            view(PortExtra, state, more).pause_due = max(now, 1)
+            if not view(Port, state, p).flags & at.PORT_FLAG_ACTIVE:
+                view(Port, state, p).flags |= at.PORT_FLAG_ACTIVE
+                state[int(view(Node, state, node).active_ports.base) + int(view(Node, state, node).active_count)] = p
+                view(Node, state, node).active_count += 1
             self._wake(node, now)
 
     def stop_host(self, host: int) -> None:
         """Stop a host until `resume_host`: it neither sends nor receives, and its timers do not fire. The packet that
         it is sending still leaves."""
-        self.memory.M[int(self.memory.node_base[host]) + at.N_STILL] = 1
+        view(Host, self.memory.state, int(self.memory.node_base[host])).is_paused = 1
 
     def resume_host(self, host: int, now: Ps) -> None:
         """Resume a host: first its expired timers, then the packets that have arrived, in order."""
-        M, node = self.memory.M, int(self.memory.node_base[host])
-        M[node + at.N_STILL] = 0
-        heap, count = int(M[node + at.N_HEAP]), int(M[node + at.N_HEAP_COUNT])
+        state, node = self.memory.state, int(self.memory.node_base[host])
+        view(Host, state, node).is_paused = 0
+        heap, count = int(view(Host, state, node).timer_heap), int(view(Host, state, node).timer_count)
         entries = []
-        for time, key in M[heap : heap + 2 * count].reshape(-1, 2).tolist():
+        for time, key in state[heap : heap + 2 * count].reshape(-1, 2).tolist():
             if time >= now:
                 entries.append((time, key))
             elif key & 3 != at.WHAT_TIMER:
                 entries.append((now, key))
             else:  # drop a stale entry: moved, it could be taken for a live one
                 f, armed, timer = self._watched(key)
-                if M[armed] == time and M[f + at.S_ORDER] == key >> at.KEY_ORDER << at.KEY_ORDER:
-                    M[armed] = now
-                    if 0 < M[timer] < now:  # else its flow, if served before it fires, arms it in the past
-                        M[timer] = now
+                if state[armed] == time and view(Sender, state, f).order == key >> at.KEY_ORDER << at.KEY_ORDER:
+                    state[armed] = now
+                    if 0 < state[timer] < now:  # else its flow, if served before it fires, arms it in the past
+                        state[timer] = now
                     entries.append((now, key))
         entries.sort()  # a sorted list is a heap
-        M[heap : heap + 2 * len(entries)] = [word for entry in entries for word in entry]
-        M[node + at.N_HEAP_COUNT] = len(entries)
-        p = int(M[node + at.N_PORT])
-        M[p + at.P_BUSY] = max(int(M[p + at.P_BUSY]), now)
+        state[heap : heap + 2 * len(entries)] = [word for entry in entries for word in entry]
+        view(Host, state, node).timer_count = len(entries)
+        p = int(view(Node, state, node).port.base)
+        view(Port, state, p).busy_until = max(int(view(Port, state, p).busy_until), now)
         self._wake(node, now)
 
     def reroute(self, routing: Routing) -> None:
@@ -110,21 +113,21 @@ class NetworkControl:
         """Return the sender's record of the flow whose timer a heap entry is, and the words that hold entry and time.
         The words are the sender's or the receiver's."""
         record = (key & at.MASK_KEY_SENDER) >> 2
-        flow, offset = divmod(record - self.memory.receivers, at.RECEIVER_WORDS)
+        flow, offset = divmod(record - self.memory.receivers, Receiver.WORDS)
         if flow < 0 or offset:
-            return record, record + at.S_ARMED, record + at.S_TIMER
-        return self.memory.senders + flow * at.SENDER_WORDS, record + at.R_ARMED, record + at.R_TIMER
+            return record, record + Sender.armed.offset, record + Sender.timer.offset
+        return self.memory.senders + flow * Sender.WORDS, record + Receiver.armed.offset, record + Receiver.timer.offset
 
     def _port(self, link: int) -> int:
         return int(self.memory.port_base[link])
 
     def _has(self, p: int, flag: int) -> bool:
-        return bool(int(self.memory.M[p + at.P_SHAPE]) & flag)
+        return bool(int(view(Port, self.memory.state, p).shape) & flag)
 
     def _flag(self, p: int, flag: int, on: bool) -> None:
-        shape = int(self.memory.M[p + at.P_SHAPE])
-        self.memory.M[p + at.P_SHAPE] = shape | flag if on else shape & ~flag
+        shape = int(view(Port, self.memory.state, p).shape)
+        view(Port, self.memory.state, p).shape = shape | flag if on else shape & ~flag
 
     def _wake(self, node: int, now: Ps) -> None:
-        due = self.memory.next + int(self.memory.M[node + at.N_POSITION])
-        self.memory.M[due] = min(int(self.memory.M[due]), now)
+        due = self.memory.next + int(view(Node, self.memory.state, node).position)
+        self.memory.state[due] = min(int(self.memory.state[due]), now)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.scenarios.inner_units import Ps
 
 Action = Callable[[Ps], Ps | None]

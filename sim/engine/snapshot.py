@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver, Sender
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Host, LinkHead, Node, Port, PortExtra, Switch
+from gradwire.jit.records.programs import Event, LogRow, Process, ProgramMessage, ReleaseQueue, StepCount, TimerEntry
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
 from gradwire.sim.engine.memory.flows import Flows
@@ -18,52 +23,71 @@ from gradwire.sim.engine.program.completed_step import NOTE_COLUMNS
 from gradwire.sim.engine.program.loaded_step import LoadedStep
 from gradwire.sim.engine.program.track import Track
 
-PERSISTENT_PORT_WORDS = (*range(at.X_DEFICIT, at.X_DEFICIT + 8), at.X_TURN)
+PERSISTENT_PORT_WORDS = (*range(PortExtra.deficit.offset, PortExtra.deficit.offset + 8), PortExtra.turn.offset)
 """Words of a port that outlive a quiet moment: the turns of its classes."""
-COMPARED_LOG_WORDS = (at.B_STATE, at.B_GOT, at.B_SENT, at.B_RETRANSMITTED, at.B_MARKED, at.B_TRIMMED, at.B_TIMEOUTS)
+COMPARED_LOG_WORDS = (
+    LogRow.status.offset,
+    LogRow.received.offset,
+    LogRow.sent.offset,
+    LogRow.retransmitted.offset,
+    LogRow.marked.offset,
+    LogRow.trimmed.offset,
+    LogRow.timeouts.offset,
+)
 """Words of a message's row in the message log other than times."""
 
 
 def is_quiet(memory: EngineMemory, flows: Flows) -> bool:
     """Return True if nothing is under way in a network none of whose messages has records."""
-    M, ports, nodes = memory.M, memory.port_base, memory.node_base
-    heads, more = M[ports + at.P_HEAD], M[ports + at.P_MORE]
-    hosts = nodes[M[nodes + at.N_KIND] == at.HOST]
-    pending = [M[ports + at.P_QUEUE], *(M[more + word] for word in (at.X_SIGNAL, at.X_WANTED, at.X_PAUSED))]
-    pending += [M[hosts + word] for word in (at.N_READY_MASK, at.N_STILL, at.N_HELD, at.N_PULL_HEAD)]
+    state, ports, nodes = memory.state, memory.port_base, memory.node_base
+    heads, more = view(Port, state, ports).consumer.base, view(Port, state, ports).extra.base
+    hosts = nodes[view(Node, state, nodes).kind == at.HOST]
+    pending = [
+        view(Port, state, ports).queue,
+        *(
+            state[more + word]
+            for word in (PortExtra.pause_due.offset, PortExtra.pause_wanted.offset, PortExtra.paused.offset)
+        ),
+    ]
+    pending += [
+        state[hosts + word]
+        for word in (Host.ready_mask.offset, Host.is_paused.offset, Host.held.offset, Host.pull_head.offset)
+    ]
     return bool(
-        (M[ports + at.P_TAIL] == M[heads]).all()
-        and (M[ports + at.P_SPILL_TAIL] == M[heads + at.HEAD_SPILL]).all()
+        (view(Port, state, ports).sent == state[heads]).all()
+        and (view(Port, state, ports).spill_tail == view(LinkHead, state, heads).spill_taken).all()
         and not any(words.any() for words in pending)
-        and not any(_has_pending_timer(memory, host) for host in hosts[M[hosts + at.N_HEAP_COUNT] > 0].tolist())
+        and not any(
+            _has_pending_timer(memory, host) for host in hosts[view(Host, state, hosts).timer_count > 0].tolist()
+        )
     )
 
 
 def _has_pending_timer(memory: EngineMemory, host: int) -> bool:
     """Return True if a host's heap has an entry that is not a stale timer."""
-    M, heap = memory.M, int(memory.M[host + at.N_HEAP])
-    times, keys = M[heap : heap + 2 * int(M[host + at.N_HEAP_COUNT])].reshape(-1, 2).T
+    state, heap = memory.state, int(view(Host, memory.state, host).timer_heap)
+    times, keys = state[heap : heap + 2 * int(view(Host, state, host).timer_count)].reshape(-1, 2).T
     record = (keys & at.MASK_KEY_SENDER) >> 2
     sends = record < memory.receivers
-    armed = np.where(sends, record + at.S_ARMED, record + at.R_ARMED)
-    timer = np.where(sends, record + at.S_TIMER, record + at.R_TIMER)
-    flow = (record - memory.receivers) // at.RECEIVER_WORDS
-    sender = np.where(sends, record, memory.senders + flow * at.SENDER_WORDS)
-    is_done = sends & (M[sender + at.S_DONE] != 0)
-    reused = (M[sender + at.S_ORDER] ^ keys) >> at.KEY_ORDER != 0
-    stale = is_done | reused | (M[armed] != times) | (M[timer] == 0)
+    armed = np.where(sends, record + Sender.armed.offset, record + Receiver.armed.offset)
+    timer = np.where(sends, record + Sender.timer.offset, record + Receiver.timer.offset)
+    flow = (record - memory.receivers) // Receiver.WORDS
+    sender = np.where(sends, record, memory.senders + flow * Sender.WORDS)
+    is_done = sends & (view(Sender, state, sender).is_done != 0)
+    reused = (view(Sender, state, sender).order ^ keys) >> at.KEY_ORDER != 0
+    stale = is_done | reused | (state[armed] != times) | (state[timer] == 0)
     return bool(((keys & 3 != at.WHAT_TIMER) | ~stale).any())
 
 
 def job_snapshot(memory: EngineMemory, flows: Flows, tracks: list[Track], anchor: int) -> bytes:
     """Return the state of jobs while the network is quiet, as words. `anchor`: time of the next event."""
-    M, nodes = memory.M, memory.node_base
+    state, nodes = memory.state, memory.node_base
     parts = [_timers(memory, tracks, anchor)]
     parts += flows.persistent_state(anchor)
-    pulls = M[nodes + at.N_PULL_AT][M[nodes + at.N_KIND] == at.HOST]
-    parts.append(M[nodes + at.N_SLOTS][M[nodes + at.N_KIND] == at.SWITCH])
-    more = M[memory.port_base + at.P_MORE]
-    parts += [np.maximum(pulls - anchor, 0), M[more[:, None] + np.array(PERSISTENT_PORT_WORDS)].ravel()]
+    pulls = view(Host, state, nodes).next_pull[view(Node, state, nodes).kind == at.HOST]
+    parts.append(view(Switch, state, nodes).free_slots[view(Node, state, nodes).kind == at.SWITCH])
+    more = view(Port, state, memory.port_base).extra.base
+    parts += [np.maximum(pulls - anchor, 0), state[more[:, None] + np.array(PERSISTENT_PORT_WORDS)].ravel()]
     for track in tracks:
         parts += _track(memory, track, anchor)
         for loaded in track.live:
@@ -73,8 +97,8 @@ def job_snapshot(memory: EngineMemory, flows: Flows, tracks: list[Track], anchor
 
 def _timers(memory: EngineMemory, tracks: list[Track], anchor: int) -> Ints:
     """Return the timers of programs in order: time, and process or event."""
-    M, base = memory.M, int(memory.M[at.H_TIMERS])
-    rows = M[base : base + at.TIMER_WORDS * int(M[at.H_TIMER_COUNT])].reshape(-1, at.TIMER_WORDS)
+    state, base = memory.state, int(memory.state[State.timers.offset])
+    rows = state[base : base + TimerEntry.WORDS * int(state[State.timer_count.offset])].reshape(-1, TimerEntry.WORDS)
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     timers = [(time - anchor, *_timer_target(tracks, int(key))) for time, _, key in rows.tolist()]
     return np.array(timers, dtype=np.int64).ravel()
@@ -83,9 +107,9 @@ def _timers(memory: EngineMemory, tracks: list[Track], anchor: int) -> Ints:
 def _timer_target(tracks: list[Track], key: int) -> tuple[int, int, int]:
     """Return a timer's key as part, step counted from the first loaded one (-1: a process), and offset there."""
     for number, track in enumerate(tracks):
-        stretches = [(-1, track.processes, at.PROCESS_WORDS * len(track.part.hosts))]
+        stretches = [(-1, track.processes, Process.WORDS * len(track.part.hosts))]
         if key & 1:
-            stretches = [(i, loaded.events, at.EVENT_WORDS * len(loaded.step)) for i, loaded in enumerate(track.live)]
+            stretches = [(i, loaded.events, Event.WORDS * len(loaded.step)) for i, loaded in enumerate(track.live)]
         for step, base, words in stretches:
             if 0 <= (key >> 1) - base < words:
                 return number, step, (key >> 1) - base
@@ -94,46 +118,49 @@ def _timer_target(tracks: list[Track], key: int) -> tuple[int, int, int]:
 
 def _track(memory: EngineMemory, track: Track, anchor: int) -> list[Ints]:
     """Return the progress of processes, busy times of stations, and contents of release queues."""
-    M, first = memory.M, track.handed.steps
+    state, first = memory.state, track.handed.steps
     count = len(track.part.hosts)
-    rows = M[track.processes : track.processes + at.PROCESS_WORDS * count].reshape(count, at.PROCESS_WORDS)
-    left = rows[:, [at.W_END, at.W_NEXT_END]] - rows[:, [at.W_AT, at.W_NEXT]]
-    stations = M[track.stations : track.stations + len(track.part.stations)]
+    rows = state[track.processes : track.processes + Process.WORDS * count].reshape(count, Process.WORDS)
+    left = (
+        rows[:, [Process.schedule_end.offset, Process.next_schedule_end.offset]]
+        - rows[:, [Process.operation.offset, Process.next_schedule.offset]]
+    )
+    stations = state[track.stations : track.stations + len(track.part.stations)]
     queues = np.array([base for _, base in sorted(track.queues.items())], dtype=np.int64)
     return [
         np.array([len(track.live), track.laid - first, *(len(operations) for operations in track.pending)]),
-        rows[:, at.W_BEGUN] - first,
+        rows[:, Process.finished_parts.offset] - first,
         left.ravel(),
-        rows[:, at.W_NEXT] > 0,
-        rows[:, [at.W_STARVED, at.W_SLOW, at.W_COMPUTED]].ravel(),
+        rows[:, Process.next_schedule.offset] > 0,
+        rows[:, [Process.is_starved.offset, Process.slowness.offset, Process.computed.offset]].ravel(),
         np.maximum(stations - anchor, 0),
-        M[queues + at.Q_COUNT],
-        M[queues + at.Q_UNDER_WAY],
+        view(ReleaseQueue, state, queues).count,
+        view(ReleaseQueue, state, queues).under_way,
     ]
 
 
 def _step(memory: EngineMemory, flows: Flows, track: Track, loaded: LoadedStep, anchor: int) -> list[Ints]:
     """Return the progress of a step."""
-    M, n, count = memory.M, len(loaded), len(track.part.hosts)
+    state, n, count = memory.state, len(loaded), len(track.part.hosts)
 
     def since(times: Ints, none: int = -1) -> Ints:
         return np.where(times > none, times - anchor, 1)  # past times are not after the anchor
 
-    messages = M[loaded.messages : loaded.messages + at.MESSAGE_WORDS * n].reshape(n, at.MESSAGE_WORDS)
-    events = M[loaded.events : loaded.events + at.EVENT_WORDS * len(loaded.step)].reshape(-1, at.EVENT_WORDS)
-    waits = (events[:, at.E_NEEDS] != at.FIRED) & (events[:, at.E_WAITER] > 0)
+    messages = state[loaded.messages : loaded.messages + ProgramMessage.WORDS * n].reshape(n, ProgramMessage.WORDS)
+    events = state[loaded.events : loaded.events + Event.WORDS * len(loaded.step)].reshape(-1, Event.WORDS)
+    waits = (events[:, Event.needs.offset] != at.FIRED) & (events[:, Event.waiter.offset] > 0)
     book = flows.book.rows(loaded.first, n)
-    notes = M[loaded.notes : loaded.notes + NOTE_COLUMNS * count].reshape(count, NOTE_COLUMNS)
+    notes = state[loaded.notes : loaded.notes + NOTE_COLUMNS * count].reshape(count, NOTE_COLUMNS)
     return [
-        np.array([loaded.first - flows.book.count, M[loaded.left], M[loaded.left + 2]]),
-        since(M[[loaded.left + 1, loaded.left + at.LEFT_SINCE]], 0),
-        events[:, at.E_NEEDS],
-        np.where(waits, events[:, at.E_WAITER] - track.processes, -1),
-        since(messages[:, at.G_READY]),
-        since(messages[:, at.G_RELEASED]),
-        messages[:, at.G_FLOW] > 0,
+        np.array([loaded.first - flows.book.count, state[loaded.left], state[loaded.left + 2]]),
+        since(state[[loaded.left + 1, loaded.left + StepCount.since.offset]], 0),
+        events[:, Event.needs.offset],
+        np.where(waits, events[:, Event.waiter.offset] - track.processes, -1),
+        since(messages[:, ProgramMessage.ready_at.offset]),
+        since(messages[:, ProgramMessage.released_at.offset]),
+        messages[:, ProgramMessage.flow.offset] > 0,
         book[:, COMPARED_LOG_WORDS].ravel(),
-        since(book[:, at.B_END]),
+        since(book[:, LogRow.end.offset]),
         since(notes[:, :-1]).ravel(),
         notes[:, -1],
     ]

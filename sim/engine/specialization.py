@@ -30,13 +30,16 @@ import gradwire.sim.engine.core
 from gradwire.jit.engine_cache import CompileError, CompileTask, compile_all, is_cached, load
 from gradwire.jit.fingerprint import digest_of, reachable_functions
 from gradwire.protocols.load_balancers.base import Balancer
+from gradwire.protocols.registry import ARGUMENTS as ARGUMENTS_OF
 from gradwire.protocols.registry import (
     BALANCER_SIDE,
     QUEUE_SIDE,
     RECEIVER_SIDE,
+    RECORDS,
     SENDER_SIDE,
     functions_of,
     is_user_defined,
+    record_lines,
     resolve_component,
     type_check,
 )
@@ -303,39 +306,57 @@ def _name(owner: type) -> str:
 
 
 def _source(combination: Combination) -> str:
+    """Return the source of the module `bindings` for a combination."""
     transports, balancer, features = combination.transports, combination.balancer, combination.features
     lines = ['"""Written by gradwire.sim.engine.specialization."""', "from gradwire.jit.compiled import njit"]
-    lines.append("from gradwire.jit.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT")
-    for function in BALANCER_SIDE:
-        owner = balancer if hasattr(balancer, function) else Balancer
-        lines += guarded_source(owner, function, function)
+    lines.append("from gradwire.jit.records.flows import Parameters")
+    lines.append("from gradwire.jit.records.constants import SET_SHIFT")
     lines.append(f"SEES_QUEUES = {bool(getattr(balancer, 'sees_queues', False))}")
-    lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick') and balancer.pick is not Balancer.pick}")
+    lines.append(f"HOST_PATHS = {hasattr(balancer, 'pick_path') and balancer.pick_path is not Balancer.pick_path}")
     lines.append(f"SOURCE_ROUTES = {bool(getattr(balancer, 'source_routes', False))}")
     stamps = any(hasattr(transport, "stamp_slots") for transport in transports)
     lines.append(f"INT = {stamps}")
     for feature, on in asdict(features).items():
         lines.append(f"{feature.upper()} = {on}")
+    for function in BALANCER_SIDE:
+        lines += _bound(balancer if hasattr(balancer, function) else Balancer, function, "")
+        lines += ["@njit", f"def {function}({ARGUMENTS_OF[function]}):", f"    return {_call(function, '')}"]
     for function in QUEUE_SIDE:
-        lines += guarded_source(combination.queue, function, function)
+        lines += _bound(combination.queue, function, "")
+        lines += ["@njit", f"def {function}({ARGUMENTS_OF[function]}):", f"    return {_call(function, '')}"]
     for function in SENDER_SIDE + RECEIVER_SIDE:
-        record, kind = ("f", "S_KIND") if function in SENDER_SIDE else ("r", "R_KIND")
+        record = "flow" if function in SENDER_SIDE else "receiver"
         for i, transport in enumerate(transports):
-            owner = transport if hasattr(transport, function) else NoOpTransport
-            lines += guarded_source(owner, function, f"{function}_{i}", i)
-        arguments = ARGUMENTS[function]
-        lines += ["@njit", f"def {function}(M, {record}, {arguments}):"]
-        lines.append(f"    k = M[H_PARAMS] + (M[{record} + {kind}] >> SET_SHIFT) * PARAM_WORDS")
+            lines += _bound(transport if hasattr(transport, function) else NoOpTransport, function, f"_{i}", i)
+        lines += ["@njit", f"def {function}({record}, {ARGUMENTS[function]}):"]
+        lines.append(f"    params = {record}.state.parameter_sets + ({record}.kind >> SET_SHIFT) * Parameters.WORDS")
         if len(transports) > 1:
-            lines.append(f"    transport = M[{record} + {kind}] & ((1 << SET_SHIFT) - 1)")  # `kind` is an argument
+            lines.append(f"    transport = {record}.kind & ((1 << SET_SHIFT) - 1)")  # `kind` is an argument
         for i in range(len(transports)):
             last = i == len(transports) - 1
             indent = "    " if last else "        "
             if not last:
                 lines.append(f"    if transport == {i}:")
-            call = f"{function}_{i}(M, k, {record}, {arguments})"
-            lines.append(f"{indent}return {call}")
+            lines.append(f"{indent}return {_call(function, f'_{i}')}")
     return "\n".join(lines) + "\n"
+
+
+def _bound(owner: type, function: str, suffix: str, number: int = 0) -> list[str]:
+    """Return lines that bind a component's function, guarded if it is user-defined, and the records it takes."""
+    imports, _ = record_lines(owner, function, suffix)
+    return [*guarded_source(owner, function, f"{function}_rule{suffix}", number), *imports]
+
+
+def _call(function: str, suffix: str) -> str:
+    """Return the call of a bound function, with the records that it declares."""
+    arguments = []
+    for argument in ARGUMENTS_OF[function].split(", "):
+        record = f"{argument}_{function}{suffix}"
+        if argument == "params":
+            arguments.append(f"{record}({'flow' if function in SENDER_SIDE else 'receiver'}, params)")
+        else:
+            arguments.append(f"{record}({argument}, {argument}.base)" if argument in RECORDS else argument)
+    return f"{function}_rule{suffix}({', '.join(arguments)})"
 
 
 def _digest(source: str, classes: Sequence[type]) -> str:
@@ -349,7 +370,7 @@ def _files(functions: Iterable[FunctionType]) -> list[Path]:
     those that all components share, and those of the functions that it is bound to."""
     packages = (gradwire.sim.engine, gradwire.jit, gradwire.protocols)
     engine, jit, protocols = (Path(package.__path__[0]) for package in packages)
-    files = {*engine.glob("core/*.py"), *jit.glob("*.py"), *protocols.glob("*.py"), *protocols.glob("*/base.py")}
+    files = {*engine.glob("core/*.py"), *jit.rglob("*.py"), *protocols.glob("*.py"), *protocols.glob("*/base.py")}
     memory = ("atomics", "record_retention", "stretch_allocator", "timer_heap")
     program = ("flow_teardown", "flow_setup", "timer_injection")
     files |= {engine / "memory" / f"{name}.py" for name in memory}

@@ -7,7 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.network import DropEntry, Port, PortExtra, Switch
 from gradwire.result_store.table_schema import CAUSES, TABLES
 from gradwire.scenarios.arrays import AnyArray, Columns, Ints
 from gradwire.sim.engine.logs import concatenate_rows
@@ -18,13 +20,15 @@ from gradwire.topology import Network
 
 def collect_sums(network: Network, memory: EngineMemory, slots: int) -> dict[str, dict[str, int]]:
     """Return the aggregation counters of switches by name, without idle switches; `slots`: slots of a switch."""
-    M, totals = memory.M, {}
+    state, totals = memory.state, {}
     for node in range(network.host_count, len(network.names)):
         base = int(memory.node_base[node])
-        summed, unsummed, copied = (int(M[base + word]) for word in (at.N_SUMMED, at.N_UNSUMMED, at.N_COPIED))
+        summed, unsummed, copied = (
+            int(state[base + word]) for word in (Switch.summed.offset, Switch.unsummed.offset, Switch.copied.offset)
+        )
         if summed or unsummed or copied:
             totals[network.names[node]] = {
-                "slots_peak": slots - int(M[base + at.N_SLOTS_LEAST]),
+                "slots_peak": slots - int(view(Switch, state, base).min_free_slots),
                 "summed_packets": summed,
                 "unsummed_packets": unsummed,
                 "copied_packets": copied,
@@ -54,30 +58,33 @@ class FabricTables(MessageCounts):
 
 def collect_ports(network: Network, memory: EngineMemory) -> Columns:
     """Return one row per directed link: packets and bytes sent, drops by cause, marks, longest queue in bytes."""
-    M, base = memory.M, memory.port_base
-    more = M[base + at.P_MORE]
-    late = {cause: M[more + at.X_CAUSES + i] for i, cause in enumerate(CAUSES[at.CAUSE_EVICTED :])}
+    state, base = memory.state, memory.port_base
+    more = view(Port, state, base).extra.base
+    late = {cause: view(PortExtra, state, more).drops_by_cause[i] for i, cause in enumerate(CAUSES[at.CAUSE_EVICTED :])}
     return {
         "port": [network.link_name(link) for link in range(len(base))],
-        "packets": M[base + at.P_TAIL] + M[base + at.P_SPILL_TAIL] + M[base + at.P_DROP_LINK] + late["link_down"],
-        "bytes": M[base + at.P_BYTES],
-        "drops_tail": M[base + at.P_DROP_TAIL],
-        "drops_selective": M[base + at.P_DROP_SELECTIVE],
-        "drops_loss": M[base + at.P_DROP_LINK],
+        "packets": view(Port, state, base).sent
+        + view(Port, state, base).spill_tail
+        + view(Port, state, base).drops[2]
+        + late["link_down"],
+        "bytes": view(Port, state, base).bytes_sent,
+        "drops_tail": view(Port, state, base).drops[0],
+        "drops_selective": view(Port, state, base).drops[1],
+        "drops_loss": view(Port, state, base).drops[2],
         "drops_evicted": late["evicted"],
         "drops_down": late["link_down"],
         "drops_no_route": late["no_route"],
-        "marks": M[base + at.P_MARKS],
-        "control_marks": M[base + at.P_CONTROL_MARKS],
-        "trimmed": M[more + at.X_TRIMMED],
-        "pauses": M[more + at.X_PAUSES],
-        "peak_queue_bytes": M[base + at.P_PEAK],
+        "marks": view(Port, state, base).marks,
+        "control_marks": view(Port, state, base).control_marks,
+        "trimmed": view(PortExtra, state, more).trimmed,
+        "pauses": view(PortExtra, state, more).pauses,
+        "peak_queue_bytes": view(Port, state, base).peak,
     }
 
 
 def collect_drops(network: Network, log: list[Ints]) -> Columns:
     """Return one row per lost packet, by time; `packet` is -1 for control packets."""
-    drops = drop_columns(concatenate_rows(log, at.DROP_WORDS + 1))
+    drops = drop_columns(concatenate_rows(log, DropEntry.WORDS + 1))
     order = np.lexsort([drops[name] for name in reversed(DROPS_BY)])
     columns: Columns = {name: drops[name][order] for name in TABLES["drops"]}
     columns["port"] = [network.link_name(link) for link in drops["port"][order].tolist()]

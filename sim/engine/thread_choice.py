@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from gradwire.jit.layout import BUSY, QUIET
+from gradwire.jit.records.constants import BUSY, QUIET
 
 SAMPLE_S = 0.01  # measured time of one thread or of all, long enough to exceed noise
 SUSPECT_S, TRUST_S = 0.1, 1.0  # time of all together before one is measured

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simpy
 
-from gradwire.jit.layout import SLOW_UNIT
+from gradwire.jit.records.constants import SLOW_UNIT
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Bytes, Ps

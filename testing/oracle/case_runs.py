@@ -28,7 +28,7 @@ from gradwire.testing.oracle.clock import CHANGE
 from gradwire.testing.oracle.host import OracleHost
 from gradwire.testing.oracle.oracle import Oracle
 from gradwire.testing.oracle.packets import Counters, DeliveredMessage, Drop, Transmission, packet_of
-from gradwire.testing.oracle.port import Port
+from gradwire.testing.oracle.port import OraclePort
 from gradwire.topology.routing import build_routing
 
 
@@ -174,7 +174,7 @@ def run_oracle(
     case: Case,
     *,
     until: int = FOREVER,
-    checks_by_time: Mapping[int, Callable[[Sequence[Port | OracleHost]], None]] | None = None,
+    checks_by_time: Mapping[int, Callable[[Sequence[OraclePort | OracleHost]], None]] | None = None,
 ) -> Outcome:
     """Return the oracle's outcome. `checks_by_time`: callbacks by time, called with the ports after all earlier events."""
     oracle = Oracle(case)

@@ -1,6 +1,6 @@
 """Flow records: the words of the engine's state that a transport reads and writes, in a Python list.
 
-A transport's functions only know offsets from `gradwire.jit.layout`, so the same functions work here. Only the words
+A transport's functions only know offsets from `gradwire.jit.records.constants`, so the same functions work here. Only the words
 that transports may read are filled in; the oracle keeps the rest of the engine's state in attributes.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradwire.jit import layout as at
-from gradwire.jit.layout import PARAM_WORDS, RECEIVER_WORDS, SENDER_WORDS
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.flows import Pair, Parameters, Receiver, Sender, Stamp, Stamps
 from gradwire.protocols.transports.base import NoOpTransport, control_important, rides
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.loss import LossAllowance, allowed_loss
@@ -19,7 +19,7 @@ from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.sim.engine.guarded_rules import check_returned
 from gradwire.testing.oracle.aggregation import AggregationGroup
 from gradwire.testing.oracle.packets import Packet
-from gradwire.testing.oracle.uncompiled import uncompiled
+from gradwire.testing.oracle.uncompiled import rule
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")
@@ -63,12 +63,11 @@ class Protocol:
         self.sender_bitmaps = int(owner.sender_bitmaps)
         self.receiver_bitmaps = int(owner.receiver_bitmaps)
         self.memory = memory
-        self.parameters = memory.take(PARAM_WORDS)
+        self.parameters = memory.take(Parameters.WORDS)
         for offset, value in enumerate(parameters):
             memory[self.parameters + offset] = value
         self._functions = {
-            name: uncompiled(getattr(owner, name, getattr(NoOpTransport, name, None)))
-            for name in SENDER_SIDE + RECEIVER_SIDE
+            name: rule(owner if hasattr(owner, name) else NoOpTransport, name) for name in SENDER_SIDE + RECEIVER_SIDE
         }
         self.slots = int(slots)
         self.rides = rides(owner, table)
@@ -121,8 +120,8 @@ class Flow:
         flags = protocol.important if important is None else important
         self.tags = [flags] * self.packets if isinstance(flags, bool) else [bool(flag) for flag in flags]
         words = -(-self.packets // 32)
-        self.sender = memory.take(SENDER_WORDS)
-        self.receiver = memory.take(RECEIVER_WORDS)
+        self.sender = Sender(memory, memory.take(Sender.WORDS))
+        self.receiver = Receiver(memory, memory.take(Receiver.WORDS))
         sender_bits = memory.take(words * protocol.sender_bitmaps)
         self.receiver_bits = memory.take(words * protocol.receiver_bitmaps)
         if isinstance(flags, bool):
@@ -135,40 +134,34 @@ class Flow:
         while slots < 2 * self.packets:
             slots *= 2
         self.slots = min(slots, protocol.slots)
-        self.stamps = memory.take(self.slots * at.SLOT_WORDS)
-        for offset, value in {
-            at.S_DATA: priority << at.A_PRIORITY | entropy << at.A_ENTROPY,
-            at.S_ORDER: number << at.KEY_ORDER,
-            at.S_STAMPS: self.stamps if self.slots else 0,
-            at.S_SLOTS: self.slots - 1,
-            at.S_PACKETS: self.packets,
-            at.S_BITS: sender_bits,
-            at.S_WORDS: words,
-            at.S_KIND: protocol.number,
-            at.S_PEER: self.receiver_bits,
-            at.S_LINE: line_speed,
-            at.S_TAGS: tags,
-            at.S_ALLOWED: allowed_loss(nbytes, loss.share),
-            at.S_TURN: turn,
-            at.S_PAIR: shared[0],
-        }.items():
-            memory[self.sender + offset] = value
-        for offset, value in {
-            at.R_PACKETS: self.packets,
-            at.R_BYTES: nbytes,
-            at.R_PAYLOAD: protocol.payload,
-            at.R_BITS: self.receiver_bits,
-            at.R_WORDS: words,
-            at.R_KIND: protocol.number,
-            at.R_TAGS: tags,
-            at.R_ALLOWED: allowed_loss(nbytes, loss.share),
-            at.R_MOST: allowed_loss(nbytes, loss.bound),
-            at.R_POOL: loss.pool,
-            at.R_IMPORTANT: sum(self.tags),
-            at.R_PAIR: shared[1],
-            at.R_HOST: shared[2],
-        }.items():
-            memory[self.receiver + offset] = value
+        self.stamps = memory.take(self.slots * Stamps.WORDS)
+        self.sender.data_header = priority << at.A_PRIORITY | entropy << at.A_ENTROPY
+        self.sender.order = number << at.KEY_ORDER
+        self.sender.stamps = self.stamps if self.slots else 0
+        self.sender.stamp_mask = self.slots - 1
+        self.sender.packets = self.packets
+        self.sender.bitmaps_base = sender_bits
+        self.sender.bitmap_words = words
+        self.sender.kind = protocol.number
+        self.sender.peer_bitmaps_base = self.receiver_bits
+        self.sender.ps_per_byte = line_speed
+        self.sender.tags = tags
+        self.sender.allowed_loss = allowed_loss(nbytes, loss.share)
+        self.sender.turn = turn
+        self.sender.pair = shared[0]
+        self.receiver.packets = self.packets
+        self.receiver.nbytes = nbytes
+        self.receiver.payload = protocol.payload
+        self.receiver.bitmaps_base = self.receiver_bits
+        self.receiver.bitmap_words = words
+        self.receiver.kind = protocol.number
+        self.receiver.tags = tags
+        self.receiver.allowed_loss = allowed_loss(nbytes, loss.share)
+        self.receiver.max_loss = allowed_loss(nbytes, loss.bound)
+        self.receiver.pool = loss.pool
+        self.receiver.important_packets = sum(self.tags)
+        self.receiver.pair = shared[1]
+        self.receiver.host = shared[2]
         # state of its host
         self.ready = False  # it waits for its turn at the NIC
         self.resting = False  # it waits for the time in `not_before`
@@ -187,89 +180,92 @@ class Flow:
 
     def on_sender(self, name: str, *arguments: int) -> Any:
         """Call a function of the sending side."""
-        result = self.protocol.call(name, self.sender, *arguments)
+        result = self.protocol.call(name, self.sender.base, *arguments)
         if name == "pull":
-            check_returned(self.protocol.owner, "pull", result, self.memory[self.sender + at.S_PACKETS])
+            check_returned(self.protocol.owner, "pull", result, self.sender.packets)
         return result
 
     def on_receiver(self, name: str, *arguments: int) -> Any:
         """Call a function of the receiving side."""
-        return self.protocol.call(name, self.receiver, *arguments)
+        return self.protocol.call(name, self.receiver.base, *arguments)
 
     @property
     def priority(self) -> int:
         """The priority of the next packet; a transport may change it as it sends."""
-        return self.memory[self.sender + at.S_DATA] >> at.A_PRIORITY & 7
+        return self.sender.data_header >> at.A_PRIORITY & 7
 
     @property
     def piggyback(self) -> int:
         """The piggyback value of the transport's next packet."""
-        return self.memory[self.sender + at.S_RIDER]
+        return self.sender.piggyback
 
     def clear_stamps(self, piggyback: int) -> None:
         """Clear the slot of a packet that leaves."""
         if self.slots:
-            self.memory[self.stamps + piggyback % self.slots * at.SLOT_WORDS + at.SLOT_HOPS] = 0
+            self._slot(piggyback).hops = 0
 
     def stamp(self, piggyback: int, *values: int) -> None:
         """Write a switch's stamp into a packet's slot: port, queued bytes, bytes sent before, time, speed."""
-        slot = self.stamps + piggyback % max(self.slots, 1) * at.SLOT_WORDS
-        if not self.slots or self.memory[slot + at.SLOT_HOPS] == at.STAMP_MOST:
+        if not self.slots or self._slot(piggyback).hops == at.STAMP_MOST:
             return
-        first = slot + at.SLOT_FIRST + self.memory[slot + at.SLOT_HOPS] * at.STAMP_WORDS
+        slot = self._slot(piggyback)
         for offset, value in enumerate(values):
-            self.memory[first + offset] = value
-        self.memory[slot + at.SLOT_HOPS] += 1
+            slot.stamps[slot.hops * Stamp.WORDS + offset] = value
+        slot.hops += 1
+
+    def _slot(self, piggyback: int) -> Stamps:
+        """Return the slot of a packet."""
+        return Stamps(self.memory, self.stamps + piggyback % self.slots * Stamps.WORDS)
 
     @property
     def pulls(self) -> int:
         """Pulls that wait for their turn; transports may cancel them."""
-        return self.memory[self.receiver + at.R_PULLS]
+        return self.receiver.queued_pulls
 
     @pulls.setter
     def pulls(self, count: int) -> None:
-        self.memory[self.receiver + at.R_PULLS] = count
+        self.receiver.queued_pulls = count
 
     @property
     def pulled(self) -> int:
         """Pulls that its host has sent; a transport may read it."""
-        return self.memory[self.receiver + at.R_PULLED]
+        return self.receiver.pulls_sent
 
     @pulled.setter
     def pulled(self, count: int) -> None:
-        self.memory[self.receiver + at.R_PULLED] = count
+        self.receiver.pulls_sent = count
 
     @property
     def gap(self) -> int:
         """Pacing: picoseconds per byte << 16, 0 for none."""
-        return self.memory[self.sender + at.S_GAP]
+        return self.sender.gap
 
     @property
     def sent(self) -> int:
         """Packets put on the wire, data and probes; transports may read it."""
-        return self.memory[self.sender + at.S_SENT]
+        return self.sender.sent
 
     @sent.setter
     def sent(self, count: int) -> None:
-        self.memory[self.sender + at.S_SENT] = count
+        self.sender.sent = count
 
     @property
     def timer(self) -> int:
         """Time of the next timer call of the transport, 0 for none."""
-        return self.memory[self.sender + at.S_TIMER]
+        return self.sender.timer
 
     @timer.setter
     def timer(self, time: int) -> None:
-        self.memory[self.sender + at.S_TIMER] = time
+        self.sender.timer = time
 
     @property
     def patience(self) -> int:
         """Time of the next timer call of the receiver, 0 for none."""
-        return self.memory[self.receiver + at.R_TIMER]
+        return self.receiver.timer
 
     @patience.setter
     def patience(self, time: int) -> None:
-        self.memory[self.receiver + at.R_TIMER] = time
+        self.receiver.timer = time
 
     def on_wire(self, reply: int) -> int:
         """Return a receiver's answer as it is sent."""
@@ -278,21 +274,21 @@ class Flow:
     @property
     def finished(self) -> bool:
         """True if the sender has nothing more to send, ever."""
-        return bool(self.memory[self.sender + at.S_DONE])
+        return bool(self.sender.is_done)
 
     def finish(self) -> None:
         """Mark the sender as finished, since another flow has sent for it."""
-        self.memory[self.sender + at.S_DONE] = 1
+        self.sender.is_done = 1
 
     @property
     def delivered(self) -> bool:
         """True if the receiver has the message, except for accepted losses."""
-        return bool(self.memory[self.receiver + at.R_DONE])
+        return bool(self.receiver.is_done)
 
     @property
     def received(self) -> int:
         """Payload bytes that have arrived, each counted once."""
-        return self.memory[self.receiver + at.R_GOT]
+        return self.receiver.received_bytes
 
     def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
         """Receive a packet; return the receiver's answer, and the messages that it completes."""
@@ -322,7 +318,7 @@ class PairGroup:
     finished = False
 
     def __init__(self, memory: Memory, pair: int, priority: int) -> None:
-        self.memory, self.pair, self.priority = memory, pair, priority
+        self.memory, self.pair, self.priority = memory, Pair(memory, pair), priority
         self.members: list[Flow] = []
         """those that may have something to send, oldest first"""
         self.ready = False
@@ -331,13 +327,13 @@ class PairGroup:
     @property
     def not_before(self) -> int:
         """No packet of the pair may start before this time."""
-        return self.memory[self.pair + at.PAIR_NEXT]
+        return self.pair.next_start
 
     def sent(self, now: int, nbytes: int) -> None:
         """Record that a packet of the pair has started."""
-        gap = self.memory[self.pair + at.PAIR_GAP]
+        gap = self.pair.gap
         if gap:
-            self.memory[self.pair + at.PAIR_NEXT] = now + -(-nbytes * gap // 65536)
+            self.pair.next_start = now + -(-nbytes * gap // 65536)
 
     def add(self, flow: Flow) -> None:
         """Add a message that may have something to send."""
@@ -357,36 +353,36 @@ class Stream(Flow):
         super().__init__(*arguments, nbytes=packets * arguments[1].payload, **more)
         self.base = first
         """number of its first packet on the wire"""
-        self.memory[self.sender + at.S_PACKETS] = 0
-        self.memory[self.sender + at.S_STREAM] = self.sender
-        self.memory[self.receiver + at.R_BYTES] = -1  # never delivered
+        self.sender.packets = 0
+        self.sender.stream = self.sender
+        self.receiver.nbytes = -1  # never delivered
         self.sending: list[Flow] = []
         self.arriving: list[Flow] = []
 
     def hand_over(self, message: Flow, now: int) -> None:
         """Start a message: its packets come after those of all earlier ones."""
-        total = self.memory[self.sender + at.S_PACKETS]
+        total = self.sender.packets
         if not self.sending:
             self.number = message.number
-            self.memory[self.sender + at.S_ORDER] = message.number << at.KEY_ORDER
+            self.sender.order = message.number << at.KEY_ORDER
             self.on_sender("start", now)
-        elif total == self.memory[self.sender + at.S_UNA]:
+        elif total == self.sender.una:
             self.on_sender("resume", now)
         message.first = total
-        self.memory[self.sender + at.S_PACKETS] = total + message.packets
+        self.sender.packets = total + message.packets
         self.sending.append(message)
         self.arriving.append(message)
 
     def leave(self, position: int, now: int) -> tuple[Flow, int]:
         """Send a packet; return its message, and its number in it."""
-        self.memory[self.sender + at.S_LAST_SENT] = now
+        self.sender.last_sent_at = now
         (message,) = (item for item in self.sending if item.first <= position < item.first + item.packets)
         message.sent += 1
         return message, position - message.first
 
     def acknowledged(self, argument: int) -> int:
         """Return the cumulative point of an acknowledgement: the one nearest to the known one."""
-        una, wrap = self.memory[self.sender + at.S_UNA], at.MASK_SEQUENCE + 1
+        una, wrap = self.sender.una, at.MASK_SEQUENCE + 1
         return min(
             ((argument - self.base) % wrap + turn * wrap for turn in range(3)), key=lambda point: abs(point - una)
         )
@@ -398,9 +394,7 @@ class Stream(Flow):
 
     def deliver(self) -> list[Flow]:
         """Return the messages that are complete now, with all before them."""
-        done = [
-            item for item in self.arriving if item.first + item.packets <= self.memory[self.receiver + at.R_CUMULATIVE]
-        ]
+        done = [item for item in self.arriving if item.first + item.packets <= self.receiver.cumulative]
         self.arriving = self.arriving[len(done) :]
         return done
 
@@ -412,7 +406,7 @@ class StreamMessage(Flow):
         assert self.stream is not None
         before = self.stream.received
         reply = self.stream.on_receiver("on_data", self.first + sequence, size, ce, now)
-        self.memory[self.receiver + at.R_GOT] += self.stream.received - before
+        self.receiver.received_bytes += self.stream.received - before
         return self.stream.on_wire(reply), self.stream.deliver()
 
     def missing(self) -> tuple[int, ...]:

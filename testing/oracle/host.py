@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gradwire.jit.layout import BLOCKED, PULL_PROBE
+from gradwire.jit.records.constants import BLOCKED, PULL_PROBE
 from gradwire.protocols.load_balancers.base import Balancer
 from gradwire.protocols.transports.base import IMPORTANT_FLAG
 from gradwire.testing.oracle.aggregation import AggregationGroup
@@ -16,7 +16,7 @@ from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, Counters, Packet
 from gradwire.testing.oracle.pull_pacer import PullPacer
 from gradwire.testing.oracle.receivers import Receivers
 from gradwire.testing.oracle.timers import EXPIRY, RELEASE, START, Timers
-from gradwire.testing.oracle.uncompiled import uncompiled
+from gradwire.testing.oracle.uncompiled import rule
 
 PROBE_BYTES = 60
 
@@ -44,7 +44,7 @@ class OracleHost:
     ) -> None:
         self.clock, self.link, self.flows = clock, link, flows
         self.balancer, self.shortest_first = balancer, shortest_first
-        self.paths = balancer.pick is not Balancer.pick
+        self.paths = balancer.pick_path is not Balancer.pick_path
         self.timers = Timers(clock)
         pulls = PullPacer(self.timers, link, self._queue, self.serve)
         self.receivers = Receivers(self.timers, log, pulls, delivered, self.paths, self._queue, self.serve)
@@ -214,7 +214,7 @@ class OracleHost:
     def _entropy(self, flow: Flow, pulled: int) -> int:
         """Return the path entropy of a pulled packet: the balancer's for data, which consumes it, else the flow's."""
         if self.paths and pulled < PULL_PROBE:
-            return int(uncompiled(self.balancer.pick)(flow.memory, flow.sender, flow.sent))
+            return int(rule(self.balancer, "pick_path")(flow.memory, flow.sender.base, flow.sent))
         return flow.entropy
 
     def _make(self, flow: Flow, pulled: int, entropy: int) -> Packet:
@@ -277,7 +277,7 @@ class OracleHost:
     def _receive(self, flow: Flow, packet: Packet, sequence: int, argument: int) -> None:
         echo, now = int(packet.echo), self.clock.now
         if self.paths:
-            uncompiled(self.balancer.heard)(flow.memory, flow.sender, packet.kind, packet.entropy, echo, now)
+            rule(self.balancer, "on_feedback")(flow.memory, flow.sender.base, packet.kind, packet.entropy, echo, now)
         flow.on_sender("on_control", packet.kind, sequence, argument, echo, now)
         self._watch(flow)
         self._ready(flow)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gradwire.jit import layout as at
 from gradwire.jit.counter_rng import entropy_of
-from gradwire.jit.layout import H_ENTROPIES, HEADER_WORDS
+from gradwire.jit.records.flows import Pair
+from gradwire.jit.records.header import State
 from gradwire.protocols.registry import resolve_component, transport_parameters
 from gradwire.protocols.transports.base import Context, implementation_of, is_persistent, shares_pair_state
 from gradwire.scenarios.arrays import Ints
@@ -32,8 +32,8 @@ from gradwire.testing.oracle.clock import CHANGE, SENT_ON, Clock, Link, OracleLo
 from gradwire.testing.oracle.flows import Flow, Memory, PairGroup, Protocol, Stream, StreamMessage
 from gradwire.testing.oracle.host import OracleHost
 from gradwire.testing.oracle.packets import PAUSE, Packet
-from gradwire.testing.oracle.port import Port
-from gradwire.testing.oracle.switch import Switch
+from gradwire.testing.oracle.port import OraclePort
+from gradwire.testing.oracle.switch import OracleSwitch
 from gradwire.topology.routing import build_routing
 
 
@@ -84,7 +84,7 @@ class Oracle:
             for up in routing.up_link.tolist()
         ]
         switches = [
-            Switch(
+            OracleSwitch(
                 self.clock,
                 network.host_count + index,
                 case.seed,
@@ -100,20 +100,20 @@ class Oracle:
         self.switches = switches
         self.fans: dict[int, AggregationGroup] = {}
         self.line_speed = [host.link.speed for host in self.hosts]
-        nodes: list[OracleHost | Switch] = [*self.hosts, *switches]
-        self.ports: list[Port | OracleHost] = []
+        nodes: list[OracleHost | OracleSwitch] = [*self.hosts, *switches]
+        self.ports: list[OraclePort | OracleHost] = []
         for index, link in enumerate(self.links):
             link.receive = nodes[network.link_dst[index]].receive
             near = nodes[network.link_src[index]]
-            if isinstance(near, Switch):
-                port = Port(self.log, link, table, case.seed, near.buffer, self.flows, policy)
+            if isinstance(near, OracleSwitch):
+                port = OraclePort(self.log, link, table, case.seed, near.buffer, self.flows, policy)
                 near.ports[index] = port
                 near.buffer.room[index ^ 1] = self._headroom(link, longest)
                 self.ports.append(port)
             else:
                 self.ports.append(near)
-        self.memory = Memory([0] * HEADER_WORDS)
-        self.memory[H_ENTROPIES] = table.path_entropies or 0
+        self.memory = Memory([0] * State.WORDS)
+        self.memory[State.path_entropies.offset] = table.path_entropies or 0
         self.owners = owners
         self.protocols: dict[tuple[int, int, int, int], Protocol] = {}
         self.streams: dict[tuple[int, int, int, int], Stream] = {}
@@ -234,7 +234,7 @@ class Oracle:
             return {}
         pair = (message.transport, message.src, message.dst)
         words = (
-            self._words(at.PAIR_USER + owner.pair_words, "sender", *pair),
+            self._words(Pair.WORDS + owner.pair_words, "sender", *pair),
             self._words(owner.peer_words, "receiver", *pair),
             self._words(owner.host_words, "host", message.transport, message.dst),
         )

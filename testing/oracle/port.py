@@ -7,21 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.jit.counter_rng import draw, key_of
-from gradwire.jit.layout import (
-    C_BYTES,
-    C_THRESHOLD,
-    CLASS_WORDS,
-    FOREVER,
-    P_BUSY,
-    P_CLASSES,
-    P_FLAGS,
-    P_LIMIT,
-    P_QUEUE,
-    P_RED_KEY,
-    P_SPEED,
-    P_TESTS,
-    PORT_FLAG_SELECTIVE,
-)
+from gradwire.jit.records.constants import FOREVER, PORT_FLAG_SELECTIVE
+from gradwire.jit.records.network import Port as PortRecord
+from gradwire.jit.records.network import queue_of
 from gradwire.protocols.queues.red import Red
 from gradwire.protocols.queues.threshold import Threshold
 from gradwire.scenarios.schema.network.network import Switch as Table
@@ -29,16 +17,17 @@ from gradwire.sim.engine.guarded_rules import check_returned
 from gradwire.testing.oracle.clock import FREE, Link, OracleLog
 from gradwire.testing.oracle.flows import Flow
 from gradwire.testing.oracle.packets import DATA, PAUSE, Counters, Drop, Packet
-from gradwire.testing.oracle.uncompiled import uncompiled
+from gradwire.testing.oracle.uncompiled import rule
 
 RED_DRAWS = 4  # a kind of random keys
 PAUSE_BYTES = 60
+RECORD = 500  # base of the port's record, as queue policies see it
 
 Waiting = tuple[Packet, int]
 """A packet and its incoming link."""
 
 
-class Port:
+class OraclePort:
     """A switch's egress port: a queue per class, one buffer for all, one threshold per class."""
 
     def __init__(
@@ -150,19 +139,20 @@ class Port:
 
     def verdict_of(self, policy: type, c: int, packet: Packet) -> int:
         """Return the verdict of a user-defined queue policy, which sees the port as the engine's words."""
-        state, p = self.state, 0
+        state = PortRecord(self.state, RECORD)
         waiting = [self.waiting([queue]) for queue in self.queues]
-        state[p + P_QUEUE] = sum(waiting) << 8 | sum(1 << index for index, queue in enumerate(self.queues) if queue)
-        state[p + P_BUSY], state[p + P_SPEED] = self.link.free_at, self.link.speed
-        state[p + P_FLAGS] = (len(self.queues) - 1) << 8 | PORT_FLAG_SELECTIVE * self.table.selective_drop
-        state[p + P_LIMIT], state[p + P_RED_KEY], state[p + P_TESTS] = self.table.buffer, self.key, self.tests
+        state.queue = sum(waiting) << 8 | sum(1 << index for index, queue in enumerate(self.queues) if queue)
+        state.busy_until, state.ps_per_byte = self.link.free_at, self.link.speed
+        state.flags = (len(self.queues) - 1) << 8 | PORT_FLAG_SELECTIVE * self.table.selective_drop
+        state.buffer, state.red_key, state.red_draws = self.table.buffer, self.key, self.tests
         for index, queued in enumerate(waiting):
-            record = p + P_CLASSES + CLASS_WORDS * index
-            state[record + C_BYTES] = queued
-            state[record + C_THRESHOLD] = FOREVER if self.thresholds is None else self.thresholds[index]
-        verdict = int(uncompiled(policy.admit)(state, p, c, packet.as_words()[0]))  # type: ignore[attr-defined]
+            record = queue_of.py_func(state, index)
+            record.nbytes = queued
+            record.threshold = FOREVER if self.thresholds is None else self.thresholds[index]
+        fifo = queue_of.py_func(state, c)
+        verdict = int(rule(policy, "admit")(self.state, state.base, fifo.base, packet.as_words()[0]))
         check_returned(policy, "admit", verdict, 4)
-        self.tests = state[p + P_TESTS]
+        self.tests = state.red_draws
         return verdict
 
     def test(self) -> int:
@@ -324,7 +314,7 @@ class Buffer:
     def __init__(self, table: Table, longest: int) -> None:
         """`longest`: bytes of the longest packet."""
         self.table = table
-        self.ports: dict[int, Port] = {}  # by their links
+        self.ports: dict[int, OraclePort] = {}  # by their links
         self.room: dict[int, int] = {}  # headroom above the threshold, by incoming link
         self.hysteresis = table.pfc_hysteresis or 2 * longest
 

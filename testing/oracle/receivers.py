@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradwire.jit.layout import R_RIDER
 from gradwire.testing.oracle.aggregation import AggregationGroup
 from gradwire.testing.oracle.clock import OracleLog
 from gradwire.testing.oracle.flows import Flow
@@ -37,7 +36,7 @@ class Receivers:
         before = flow.delivered
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
-            flow.memory[flow.receiver + R_RIDER] = packet.argument
+            flow.receiver.last_piggyback = packet.argument
             if packet.values is not None:
                 flow.brought[packet.sequence] = packet.values
             reply, done = flow.arrive(packet.sequence, size, int(packet.ce), self.timers.now)

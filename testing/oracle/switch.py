@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gradwire.jit.counter_rng import key_of
-from gradwire.jit.layout import H_FLOWLET_GAP, N_KEY, N_TABLE, P_BUSY, P_QUEUE, P_SPEED
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Port as PortRecord
+from gradwire.jit.records.network import Switch as SwitchRecord
 from gradwire.protocols.load_balancers.base import Balancer
 from gradwire.scenarios.schema.network.network import Switch as Table
 from gradwire.sim.engine.guarded_rules import check_returned
@@ -16,13 +18,13 @@ from gradwire.testing.oracle.clock import Clock
 from gradwire.testing.oracle.flows import Flow
 from gradwire.testing.oracle.packets import DATA, PAUSE, Packet
 from gradwire.testing.oracle.port import Buffer
-from gradwire.testing.oracle.uncompiled import uncompiled
+from gradwire.testing.oracle.uncompiled import rule
 
 NODE_DRAWS = 1  # a kind of random keys
-WAYS, PORTS, TABLE = 1000, 2000, 100_000  # offsets of these in a switch's state, for balancers
+RECORD, WAYS, PORTS, TABLE = 500, 1000, 2000, 100_000  # bases of these in a switch's state, for balancers
 
 
-class Switch:
+class OracleSwitch:
     """A switch that looks up the next hops of a packet and lets the load balancer select."""
 
     def __init__(
@@ -39,10 +41,12 @@ class Switch:
     ) -> None:
         self.number, self.slots = number, SwitchSlots(table.aggregation_slots)
         self.clock, self.flows = clock, flows
-        self.state: defaultdict[int, int] = defaultdict(int)  # its record as balancers see it, at 0
-        self.state |= {N_KEY: key_of(seed, NODE_DRAWS, node), N_TABLE: TABLE, H_FLOWLET_GAP: table.flowlet_gap}
+        self.state: defaultdict[int, int] = defaultdict(int)  # its record as balancers see it
+        SwitchRecord(self.state, RECORD).key = key_of(seed, NODE_DRAWS, node)
+        SwitchRecord(self.state, RECORD).balancer_table = TABLE
+        State(self.state, 0).flowlet_gap = table.flowlet_gap
         self.ways = ways
-        self.balancer, self.choose = balancer, uncompiled(balancer.choose)
+        self.balancer, self.select = balancer, rule(balancer, "select")
         self.source_routes = balancer.source_routes
         self.balanced = 0
         self.buffer = Buffer(table, longest)
@@ -78,14 +82,14 @@ class Switch:
         way = 0
         if len(ways) > 1:
             for i, index in enumerate(ways):  # the ports as balancers see them
-                port, at = self.ports[index], PORTS + 100 * i
-                self.state[WAYS + i] = at
-                self.state[at + P_QUEUE] = port.waiting(port.queues) << 8
-                self.state[at + P_BUSY] = port.link.free_at
-                self.state[at + P_SPEED] = port.link.speed
+                port, record = self.ports[index], PortRecord(self.state, PORTS + 100 * i)
+                self.state[WAYS + i] = record.base
+                record.queue = port.waiting(port.queues) << 8
+                record.busy_until = port.link.free_at
+                record.ps_per_byte = port.link.speed
             now = self.clock.now
-            way = self.choose(self.state, 0, WAYS, len(ways), *packet.as_words(), self.balanced, now)
-            check_returned(self.balancer, "choose", way, len(ways))
+            way = self.select(self.state, RECORD, WAYS, len(ways), *packet.as_words(), self.balanced, now)
+            check_returned(self.balancer, "select", way, len(ways))
             self.balanced += 1
             if self.source_routes:
                 packet = replace(packet, entropy=packet.entropy // len(ways))

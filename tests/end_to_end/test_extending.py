@@ -90,12 +90,12 @@ from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
-    return {call}turn(STEP * count, n)
+def select(switch, next_hops, hop_count, header, body, draws, now):
+    return {call}turn(STEP * draws, hop_count)
 
 
 class Mine(Balancer):
-    choose = staticmethod(choose)
+    select = staticmethod(select)
 """
 
 

@@ -31,17 +31,17 @@ from numba import njit
 from gradwire.protocols.load_balancers.base import Balancer
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
+def select(switch, next_hops, hop_count, header, body, draws, now):
     return {returned}
 
 class Mine(Balancer):
-    choose = staticmethod(choose)
+    select = staticmethod(select)
 """
 POLICY = """
 from numba import njit
 
 @njit
-def admit(M, p, c, A):
+def admit(port, waiting, header):
     return {returned}
 
 class Mine:
@@ -95,7 +95,7 @@ def test_parameters_are_looked_at_by_the_check(scenario, tmp_path, given, says):
     assert any(place in told for place in places), told
 
 
-NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT, 0"
+NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, RateFlow.next_packet.offset, 0"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, NEXT
         ),
         (
             NUMBERS,
-            NUMBERS.replace("NEXT", "True"),
+            NUMBERS.replace("RateFlow.next_packet.offset", "True"),
             "fresh_word of 'mine:ConstantRate' is True; expected a whole number from 0",
         ),
         ('"udp", True', '"upd", True', "wire of 'mine:ConstantRate' is 'upd'; expected one of tcp, udp, roce"),
@@ -132,16 +132,14 @@ def test_thirty_two_parameters_are_welcome(scenario):
     prepare_inputs(scenario(with_parameters("[-(1 << 63)] + [(1 << 63) - 1] * 31")))
 
 
-PULLS = RATE.replace(
-    "def pull(M, k, f, now):\n", "def pull(M, k, f, now):\n    if M[f + S_SENT] == 2:\n        return {returned}\n"
-)
-IMPORTS = "from gradwire.jit.layout import S_SENT\n"
+RULE = "def pull(params, flow: RateFlow, now):\n"
+PULLS = RATE.replace(RULE, f"{RULE}    if flow.sent == 2:\n        return {{returned}}\n")
 
 
 @pytest.mark.parametrize("returned", ["5", "-2"])
 def test_a_packet_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
-    code = IMPORTS + PULLS.replace("{returned}", returned)
-    assert code.count("S_SENT") == 2
+    code = PULLS.replace("{returned}", returned)
+    assert code.count("flow.sent") == 1
     with pytest.raises(ScenarioError) as raised:
         simulate(scenario(code, ("traffic[0].size=20480B",)))
     told = str(raised.value)
@@ -152,7 +150,7 @@ def test_a_packet_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
     )
 
 
-@pytest.mark.parametrize("returned", ["n", "-1"])
+@pytest.mark.parametrize("returned", ["hop_count", "-1"])
 def test_a_way_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
     with pytest.raises(ScenarioError) as raised:
         simulate(scenario(BALANCER.replace("{returned}", returned), ("transport=dctcp", "load_balancing=mine:Mine")))
@@ -172,11 +170,11 @@ def test_the_oracle_says_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     letters = [MessageSpec(0, 0, 3, 20_480), MessageSpec(0, 1, 3, 20_480)]
     network = leaf_spine(2, 2, 2, LinkSpec(10**10, US))
-    (tmp_path / "far.py").write_text(IMPORTS + PULLS.replace("{returned}", "7"))
+    (tmp_path / "far.py").write_text(PULLS.replace("{returned}", "7"))
     with pytest.raises(ScenarioError, match="pull of ConstantRate returned 7"):
         run_oracle(Case(network, [transport("far:ConstantRate", percent=100)], letters))
-    (tmp_path / "astray.py").write_text(BALANCER.replace("{returned}", "n + 5"))
-    with pytest.raises(ScenarioError, match="choose of Mine returned 7, an invalid next hop"):
+    (tmp_path / "astray.py").write_text(BALANCER.replace("{returned}", "hop_count + 5"))
+    with pytest.raises(ScenarioError, match="select of Mine returned 7, an invalid next hop"):
         run_oracle(Case(network, [transport("dctcp")], letters, balancing="astray:Mine"))
     (tmp_path / "odd.py").write_text(POLICY.replace("{returned}", "-1"))
     with pytest.raises(ScenarioError, match="admit of Mine returned -1, an invalid verdict"):
@@ -226,11 +224,9 @@ file = "one.txt"
 @pytest.mark.parametrize("host", [0, 255])
 def test_an_exception_ends_all_threads(tmp_path, host):
     """One packet of one host is what its rule is stopped by, whose thread the other one waits for. It would for ever."""
-    stops = "    if M[f + S_PACKETS] == 99 and M[f + S_SENT] == 50:\n        return 1 // (k - k)\n"
-    rule = "def pull(M, k, f, now):\n"
-    (tmp_path / "mine.py").write_text(
-        "from gradwire.jit.layout import S_PACKETS\n" + IMPORTS + RATE.replace(rule, rule + stops)
-    )
+    stops = "    if flow.packets == 99 and flow.sent == 50:\n        return 1 // (now - now)\n"
+    assert RATE.count(RULE) == 1
+    (tmp_path / "mine.py").write_text(RATE.replace(RULE, RULE + stops))
     (tmp_path / "mine.toml").write_text(LAST)
     (tmp_path / "one.txt").write_text(f"1\n{host} 100 3 {99 * 1024} 0\n")
     done = run("run", "mine.toml", "--threads", "2", "--out", "results", timeout=120)
@@ -241,7 +237,7 @@ def test_an_exception_ends_all_threads(tmp_path, host):
     assert left == ["mine.py", "mine.toml", "one.txt"]
 
 
-FOREVER = BALANCER.replace("    return {returned}", "    while True:\n        if count < 0:\n            return 0")
+FOREVER = BALANCER.replace("    return {returned}", "    while True:\n        if draws < 0:\n            return 0")
 ASKED = """
 from gradwire.cli import main, watchdog
 watchdog.GRACE_S = 0.5

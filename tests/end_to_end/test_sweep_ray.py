@@ -56,13 +56,13 @@ def own(tmp_path: Path) -> Path:
     folder = tmp_path / "own"
     folder.mkdir()
     text = (EXAMPLES / "constant_rate.py").read_text()
-    beside = "return M[f + at.S_LINE] * 100 // percent"
-    text = text.replace("M[f + at.S_LINE] * 100 // M[k]", "gap(M, f, M[k])")
+    beside = "return flow.ps_per_byte * 100 // percent"
+    assert text.count("flow.ps_per_byte * 100 // params.percent") == 1
+    text = text.replace("flow.ps_per_byte * 100 // params.percent", "gap(flow, params.percent)")
     (folder / "rate.py").write_text(
         text.replace("from numba import njit", "from numba import njit\nfrom beside import gap")
     )
-    imports = "from numba import njit\nfrom gradwire.jit import layout as at\n"
-    (folder / "beside.py").write_text(f"{imports}@njit\ndef gap(M, f, percent):\n    {beside}\n")
+    (folder / "beside.py").write_text(f"from numba import njit\n@njit\ndef gap(flow, percent):\n    {beside}\n")
     (folder / "sizes.txt").write_text("1000 0\n30000 1\n")
     write(small_trace(), folder / "recorded")
     (folder / "own.toml").write_text(OWN)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwire.jit.layout import A_KIND, A_SIZE, DATA, MASK_SIZE
+from gradwire.jit.records.constants import A_KIND, A_SIZE, DATA, MASK_SIZE
 from gradwire.protocols.transports.roce.dcqcn import Dcqcn
 from gradwire.protocols.transports.roce.hpcc import Hpcc
 from gradwire.scenarios.schema.network.network import Switch

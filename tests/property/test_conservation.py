@@ -10,30 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import US, cases
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.network import Port, QueueClass
 from gradwire.testing.oracle import run_engine
 from gradwire.testing.oracle.packets import DATA
 
 
 def waiting(fabric):
     """Per directed link: sizes of the packets in the queues of its port."""
-    M = fabric.memory.M
+    state = fabric.memory.state
     found = []
     for port in fabric.memory.port_base.tolist():
         sizes = []
         for c in range(8):
-            if not M[port + at.P_QUEUE] >> c & 1:
+            if not state[port + Port.queue.offset] >> c & 1:
                 continue
-            record = port + at.P_CLASSES + c * at.CLASS_WORDS
-            entry, mine = int(M[record + at.C_HEAD]), []
+            record = port + Port.classes.offset + c * QueueClass.WORDS
+            entry, mine = int(state[record + QueueClass.head.offset]), []
             while True:
-                mine.append(int(M[entry + 1]) >> at.A_SIZE & at.MASK_SIZE)
-                if entry == M[record + at.C_TAIL]:
+                mine.append(int(state[entry + 1]) >> at.A_SIZE & at.MASK_SIZE)
+                if entry == state[record + QueueClass.tail.offset]:
                     break
-                entry = int(M[entry])
-            assert sum(mine) == M[record + at.C_BYTES]
+                entry = int(state[entry])
+            assert sum(mine) == state[record + QueueClass.nbytes.offset]
             sizes += mine
-        assert sum(sizes) == M[port + at.P_QUEUE] >> 8
+        assert sum(sizes) == state[port + Port.queue.offset] >> 8
         found.append(sizes)
     return found
 

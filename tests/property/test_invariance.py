@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_cases import US, cases
 
 import gradwire.sim.engine.fabric
+from gradwire.jit.records.header import State
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
@@ -38,7 +39,7 @@ def hurried(fabric):
     advance = fabric._workers.advance
 
     def one(alone):
-        fabric._budget = fabric.memory.M[gradwire.jit.layout.H_BUDGET] = 1
+        fabric._budget = fabric.memory.state[State.budget.offset] = 1
         advance(alone)
 
     fabric._workers.advance = one

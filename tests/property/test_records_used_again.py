@@ -15,23 +15,15 @@ from formats_cases import SHARED
 from profiles import by_profile
 from transport_bench import star_of
 
-from gradwire.jit.layout import (
-    KEY_ORDER,
-    N_HEAP,
-    N_HEAP_COUNT,
-    R_ARMED,
-    R_TIMER,
-    RECEIVER_WORDS,
-    S_ARMED,
-    S_ORDER,
-    S_TIMER,
-    SENDER_WORDS,
-)
+from gradwire.jit.records.constants import KEY_ORDER
+from gradwire.jit.records.flows import Receiver, Sender
+from gradwire.jit.records.network import Host
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.sim.engine.memory import timer_heap
 from gradwire.testing import transport
+from gradwire.testing.oracle.uncompiled import uncompiled
 from gradwire.testing.scenario_comparison import agree_on
 from gradwire.topology.routing import build_routing
 from tests.soak.played import play
@@ -75,24 +67,25 @@ def fabric():
 
 def entries(fabric, node):
     """The heap of a host, sorted."""
-    M = fabric.memory.M
-    base, count = int(M[node + N_HEAP]), int(M[node + N_HEAP_COUNT])
-    return sorted(map(tuple, M[base : base + 2 * count].reshape(-1, 2).tolist()))
+    state = fabric.memory.state
+    base, count = int(state[node + Host.timer_heap.offset]), int(state[node + Host.timer_count.offset])
+    return sorted(map(tuple, state[base : base + 2 * count].reshape(-1, 2).tolist()))
 
 
 @pytest.mark.parametrize("receiver", [False, True])
 def test_a_full_heap_keeps_one_entry_of_each_live_timer(fabric, receiver):
     """Three messages that wait, each with its entry several times over, among those of messages that have ended."""
-    memory, M = fabric.memory, fabric.memory.M
+    memory, state = fabric.memory, fabric.memory.state
     node = int(memory.node_base[0])
-    capacity = int(M[int(M[node + N_HEAP]) - 1])
+    capacity = int(state[int(state[node + Host.timer_heap.offset]) - 1])
     live, pushed = [], 0
     for flow in range(3):
-        f, r = memory.senders + flow * SENDER_WORDS, memory.receivers + flow * RECEIVER_WORDS
+        f, r = memory.senders + flow * Sender.WORDS, memory.receivers + flow * Receiver.WORDS
         order = (100 + flow) << KEY_ORDER
-        M[f + S_ORDER] = order
+        state[f + Sender.order.offset] = order
         record = r if receiver else f
-        M[record + (R_TIMER if receiver else S_TIMER)] = M[record + (R_ARMED if receiver else S_ARMED)] = 5000
+        ends = Receiver(state, r) if receiver else Sender(state, f)
+        ends.timer = ends.armed = 5000
         live.append((5000, order | record << 2 | timer_heap.WHAT_TIMER))
     stale = [
         (time, key ^ 1 << KEY_ORDER) for time, key in live
@@ -100,11 +93,11 @@ def test_a_full_heap_keeps_one_entry_of_each_live_timer(fabric, receiver):
     moved = [(time - 1, key) for time, key in live]
     while pushed <= 3 * capacity:
         time, key = (live + stale + moved)[pushed % 9]
-        timer_heap.push(M, node, time, key)
+        uncompiled(timer_heap.push)(Host(state, node), time, key)
         pushed += 1
-        assert M[node + N_HEAP_COUNT] <= capacity
-    timer_heap._sweep(M, node)
+        assert state[node + Host.timer_count.offset] <= capacity
+    uncompiled(timer_heap._sweep)(Host(state, node))
     assert entries(fabric, node) == sorted(live)
-    armed = [M[memory.receivers + flow * RECEIVER_WORDS + R_ARMED] if receiver else M[memory.senders + flow * SENDER_WORDS + S_ARMED]
+    armed = [state[memory.receivers + flow * Receiver.WORDS + Receiver.armed.offset] if receiver else state[memory.senders + flow * Sender.WORDS + Sender.armed.offset]
              for flow in range(3)]  # fmt: skip
     assert armed == [5000] * 3

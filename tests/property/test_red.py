@@ -65,19 +65,19 @@ def test_the_odds_rise_in_a_straight_line(pmax, kmax):
 
 def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
     """The oracle's outcome, and of every test of a queue: (odds by the definition, verdict)."""
-    from gradwire.testing.oracle.port import Port
+    from gradwire.testing.oracle.port import OraclePort
 
     kmin, (kmax, pmax) = case.switch.ecn_threshold[0], case.switch.ramp()
-    plain = Port.is_above
+    plain = OraclePort.is_above
 
-    def above(self: Port, waiting: int, threshold: int) -> bool:
+    def above(self: OraclePort, waiting: int, threshold: int) -> bool:
         verdict = plain(self, waiting, threshold)
         odds = 0.0 if waiting < kmin else 1.0 if waiting >= kmax else pmax * (waiting - kmin) / (kmax - kmin)
         seen.append((odds, verdict))
         return verdict
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Port, "is_above", above)
+        patch.setattr(OraclePort, "is_above", above)
         return run_oracle(case)
 
 

@@ -71,7 +71,7 @@ def test_a_difference_is_found(tmp_path, monkeypatch):
         "traffic": [{"name": "t", "kind": "incast", "fan_in": 3, "size": "100kB"}],
     }  # fmt: skip
     assert play(tables, tmp_path) == "ok"
-    monkeypatch.setattr("gradwire.testing.oracle.port.Port.is_above", lambda *_: False)
+    monkeypatch.setattr("gradwire.testing.oracle.port.OraclePort.is_above", lambda *_: False)
     with pytest.raises(Difference):
         play(tables, tmp_path)
 

@@ -9,54 +9,71 @@ from __future__ import annotations
 
 from numba import njit
 
-from gradwire.jit.layout import BLOCKED, R_BITS, R_BYTES, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER, STOP
+from gradwire.jit.records import Bitmap, Word
+from gradwire.jit.records.constants import BLOCKED, STOP
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
 from gradwire.protocols.transports.base import reply, set_bit
 
-NEXT = S_USER
-K_SHARE = 0
+
+class RateParameters(Parameters):
+    """The parameters."""
+
+    share = Word("share of the line rate, 0 = as fast as the port", "%")
+
+
+class RateFlow(Sender):
+    """The words of the sender."""
+
+    next_packet = Word("number of the next packet")
+
+
+class RateReceiver(Receiver):
+    """The words of the receiver."""
+
+    arrived_packets = Bitmap(0, "packets that have arrived")
 
 
 @njit
-def start(M, k, f, now):
+def start(params: RateParameters, flow: RateFlow, now: int) -> None:
     """Set the pace."""
-    if M[k + K_SHARE]:
-        M[f + S_GAP] = M[f + S_LINE] * 100 // M[k + K_SHARE]
+    if params.share:
+        flow.gap = flow.ps_per_byte * 100 // params.share
 
 
 @njit
-def pull(M, k, f, now):
-    """The next packet."""
-    sequence = M[f + NEXT]
-    if sequence == M[f + S_PACKETS]:
+def pull(params: RateParameters, flow: RateFlow, now: int) -> int:
+    """Return the next packet."""
+    sequence = flow.next_packet
+    if sequence == flow.packets:
         return BLOCKED
-    M[f + NEXT] = sequence + 1
+    flow.next_packet = sequence + 1
     return sequence
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(params, flow, kind, sequence, argument, echo, now):
     """The receiver has everything."""
-    M[f + S_DONE] = 1
+    flow.is_done = 1
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params, flow, now):
     """No timers."""
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: RateParameters, receiver: RateReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Count."""
-    set_bit(M, M[r + R_BITS], sequence)
-    M[r + R_GOT] += size
-    if M[r + R_GOT] < M[r + R_BYTES]:
+    set_bit(receiver.arrived_packets, sequence)
+    receiver.received_bytes += size
+    if receiver.received_bytes < receiver.nbytes:
         return 0
-    M[r + R_DONE] = 1
+    receiver.is_done = 1
     return reply(STOP, 0, 0, 0, 1)
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params, receiver, argument, now):
     """No probes."""
     return 0
 
@@ -68,7 +85,7 @@ class ConstantRate:
     data_overhead = 58
     sender_bitmaps = 0
     receiver_bitmaps = 1
-    fresh_word = NEXT
+    fresh_word = RateFlow.next_packet.offset
     probe_word = 0
     start = staticmethod(start)
     pull = staticmethod(pull)

@@ -6,22 +6,26 @@ import numpy as np
 from transport_bench import GBPS, US
 
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.agent.core.layout import RECEIVER_RECORD
-from gradwire.emu.agent.nic import RECORD
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.flows import Receiver, Sender
 from gradwire.protocols.transports.base import Context
 from gradwire.protocols.transports.dlcp.dlcp import NUMBERS, Dlcp
-from gradwire.protocols.transports.dlcp.layout import SENDER_BITMAPS
+from gradwire.protocols.transports.dlcp.layout import DlcpFlow, DlcpPair
 from gradwire.testing import FlowHarness
 
 BASE = 10 * US
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
-PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_PAIR}
+PLACES = {
+    entry.offset
+    for entry in (
+        Sender.bitmaps, Sender.peer_bitmaps, Sender.tags, Sender.sent, Sender.last_bytes, Sender.stamps, Sender.pair,
+    )
+}  # fmt: skip
 """words of a sender's record that say where others are, or that the engine writes"""
-PEER_PLACES = {at.R_BITS, at.R_TAGS, at.R_PAIR, at.R_HOST}
+PEER_PLACES = {entry.offset for entry in (Receiver.bitmaps, Receiver.tags, Receiver.pair, Receiver.host)}
 
 
 def same_but(places, ours, theirs):
@@ -32,7 +36,10 @@ def same_but(places, ours, theirs):
 
 
 class Both:
-    """The simulator's ends and the sockets', told the same; every step compares them."""
+    """The simulator's ends and the sockets', told the same; every step compares them.
+
+    flow, pair : the records of the sockets' sender, and of its pair.
+    """
 
     def __init__(self, packets, payload=100, last=100, tags=True, allowed=0, entropy=0, **settings):
         self.ends = FlowHarness(
@@ -44,41 +51,39 @@ class Both:
         row = MessageRow(0, 0, 0, 1, nbytes, 0, (allowed + 0.5) / nbytes, important, 0)
         rules = Rules(Dlcp, Dlcp.defaults() | settings, Context(LINE, payload, BASE, LINE))
         self.sender = SendingEnd(rules, row, 0, entropy, Pairs(Dlcp))
+        self.flow = DlcpFlow(self.sender.block.words, self.sender.record.base)
+        self.pair = DlcpPair(self.sender.group.pair.words, 0)
         self.there = Pairs(Dlcp)
         self.receiver = ReceivingEnd(rules, row, self.there)
-        assert self.receiver.word(at.R_ALLOWED) == allowed
+        assert self.receiver.record.allowed_loss == allowed
         self.same()
 
     def same(self):
         ends, s, r = self.ends, self.sender, self.receiver
-        theirs = ends.M[ends.f : ends.f + at.SENDER_WORDS]
-        assert same_but(PLACES, s.block.words[RECORD : RECORD + at.SENDER_WORDS].tolist(), theirs)
-        assert (s.gap, s.timer, int(s.done)) == (ends[at.S_GAP], ends[at.S_TIMER], ends[at.S_DONE])
-        theirs = ends.M[ends.r : ends.r + at.RECEIVER_WORDS]
-        assert same_but(
-            PEER_PLACES, r.block.words[RECEIVER_RECORD : RECEIVER_RECORD + at.RECEIVER_WORDS].tolist(), theirs
-        )
-        for ours, base in (
-            (s.group.pair, ends[at.S_PAIR]),
-            (self.there.peer(r.row), ends.at_receiver(at.R_PAIR)),
-            (self.there.host, ends.at_receiver(at.R_HOST)),
+        theirs = ends.memory[ends.f : ends.f + Sender.WORDS]
+        assert same_but(PLACES, s.block.words[s.record.base : s.record.base + Sender.WORDS].tolist(), theirs)
+        assert (s.gap, s.timer, int(s.done)) == (ends.sender.gap, ends.sender.timer, ends.sender.is_done)
+        theirs = ends.memory[ends.r : ends.r + Receiver.WORDS]
+        ours = r.block.words[r.record.base : r.record.base + Receiver.WORDS].tolist()
+        assert same_but(PEER_PLACES, ours, theirs)
+        for block, record in (
+            (s.group.pair, ends.sender.pair),
+            (self.there.peer(r.row), ends.receiver.pair),
+            (self.there.host, ends.receiver.host),
         ):
-            assert ours.words.tolist() == ends.M[base : base + len(ours.words)]
+            assert block.words.tolist() == ends.memory[record.base : record.base + len(block.words)]
 
     def same_bitmaps(self):
         words = self.sender.words
-        for bitmap in range(SENDER_BITMAPS):
-            theirs = self.ends[at.S_BITS] + bitmap * words
-            assert self.sender.bitmap(bitmap) == self.ends.M[theirs : theirs + words]
+        for bitmap in range(Dlcp.sender_bitmaps):
+            theirs = self.ends.sender.bitmaps.base + bitmap * words
+            assert self.sender.bitmap(bitmap) == self.ends.memory[theirs : theirs + words]
 
-    def __getitem__(self, word):
-        return self.sender.word(word)
-
-    def pair_word(self, word):
-        return self.sender.group.pair.words[word]
-
-    def set_pair(self, word, value):
-        self.ends.M[self.ends[at.S_PAIR] + word] = self.sender.group.pair.words[word] = value
+    def set_pair(self, **values):
+        """Set fields of the pair's record, at both."""
+        for field, value in values.items():
+            setattr(self.ends.sender.pair, field, value)
+            setattr(self.pair, field, value)
 
     def pull(self, now):
         theirs = self.ends.pull(now, most=1)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from transport_bench import US
 
-from gradwire.jit.layout import BITMAP, PULL_PROBE
+from gradwire.jit.records.constants import BITMAP, PULL_PROBE
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
-from gradwire.protocols.transports.dlcp.layout import PROBE
 from gradwire.testing import FlowHarness
 
 BASE = 10 * US  # base round trip
@@ -27,7 +26,7 @@ def deliver(flow, sequences, ce=0):
 
 def answer(flow, number=None, parts=None, now=0):
     """The receiver answers a probe, and the parts of its Bitmap (all, or those given) reach the sender."""
-    reply = flow.probe(flow[PROBE] if number is None else number)
+    reply = flow.probe(flow.sender.probe_number if number is None else number)
     assert reply.kind == BITMAP
     for part in range(reply.count) if parts is None else parts:
         flow.control(BITMAP, part, reply.argument, now=now)
@@ -38,5 +37,5 @@ def probed(flow, now=0):
     """Send everything, be quiet, probe. Returns the time of the probe."""
     flow.pull(now)
     when = flow.fire()
-    assert flow.pull(when) == [PULL_PROBE + flow[PROBE]]
+    assert flow.pull(when) == [PULL_PROBE + flow.sender.probe_number]
     return when

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from gradwire.protocols.transports.common.window import CWND, SHIFT
-from gradwire.protocols.transports.linux_tcp.layout import extra_word
+from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness
-from gradwire.testing.oracle.uncompiled import uncompiled
 
 US, MS = 10**6, 10**9
 RULES = {
@@ -24,9 +22,5 @@ def send(flow: FlowHarness, count: int, now: int = 0) -> list[int]:
     return [each for n in range(count) for each in flow.pull((now + 10 * n) * US, 1)]
 
 
-def word(flow: FlowHarness, which: int) -> int:
-    return int(flow.M[uncompiled(extra_word)(flow.M, flow.f, which)])
-
-
 def window(flow: FlowHarness) -> int:
-    return flow[CWND] >> SHIFT
+    return flow.sender.cwnd >> SHIFT

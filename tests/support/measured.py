@@ -10,7 +10,7 @@ import networkx
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.topology import LinkSpec, Network, from_networkx

@@ -31,7 +31,7 @@ from gradwire.jit.compiled import njit
 
 
 @njit
-def choose(M, node, ways, n, A, B, count, now):
+def select(switch, next_hops, hop_count, header, body, draws, now):
     return 0
 
 
@@ -39,7 +39,7 @@ class FirstWay(Balancer):
     """Load balancer `first_way`."""
 
     kind = "first_way"
-    choose = staticmethod(choose)
+    select = staticmethod(select)
 '''
 TOPOLOGY = '''
 """Two switches with hosts, joined by switches in the middle."""

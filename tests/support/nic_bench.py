@@ -11,10 +11,10 @@ import socket
 
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
-from gradwire.emu.agent.nic import DONE, GAP, TIMER, Flow, Nic
+from gradwire.emu.agent.nic import Nic, ScheduledFlow
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.system.sockets import Sender, socket_address
-from gradwire.jit import layout
+from gradwire.jit.records.constants import BLOCKED
 from gradwire.scenarios.wire import UDP_OVERHEAD
 
 RATE = 8_000_000_000
@@ -29,21 +29,20 @@ class FakeLoop(EpollLoop):
     def __init__(self, late=0):
         super().__init__()
         self.late = late
-        self.words[at.W_STILL], self.words[at.W_RUNNING] = 1, 1
+        self.agent.stands_still, self.agent.is_running = 1, 1
 
     @property
     def time(self):
-        return self.words[at.W_SEEN]
+        return self.agent.reading_ns
 
     @time.setter
     def time(self, value):
-        self.words[at.W_SEEN] = value
+        self.agent.reading_ns = value
 
     def first(self):
         """When the next timer is due."""
-        words = self.words
-        self.enter(at.DUE)  # what has been given up goes, and what is due
-        return min(words[at.W_ARMED] or at.NEVER, words[at.W_PYTHON_TIME])
+        self.enter(at.FIRE_TIMERS)  # what has been given up goes, and what is due
+        return min(self.agent.armed_ns or at.NEVER, self.agent.python_timer_ns)
 
     def run(self, until):
         while (when := self.first()) <= until:
@@ -64,7 +63,7 @@ NOWHERE = _Nowhere()
 FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)
 
 
-class Fake(Flow):
+class Fake(ScheduledFlow):
     """So many packets of 100 bytes; notes when each was asked for and when it was handed over."""
 
     def __init__(self, log, loop, number, count, priority=0, gap=0, group=None):
@@ -73,29 +72,25 @@ class Fake(Flow):
         self.fired = []
         self._functions = [FUNCTION(self._pull), FUNCTION(self._on_timer)]
         self._table = WordBlock(len(at.RULES))
-        for place, function in zip((at.L_PULL, at.L_ON_TIMER), self._functions, strict=True):
+        for place, function in zip((at.PULL, at.ON_TIMER), self._functions, strict=True):
             self._table.words[place] = ctypes.cast(function, ctypes.c_void_p).value
-        words = self.block.words
-        words[GAP], words[at.F_RULES], words[at.F_PACKETS] = gap, self._table.index, 1 << 20
-        words[at.F_PAYLOAD], words[at.F_NBYTES] = BYTES - UDP_OVERHEAD, 1 << 30
-        words[at.F_FILE], words[at.F_NAME] = NOWHERE.here.fileno(), ctypes.addressof(NOWHERE.name)
+        flow = self.nic_flow
+        self.record.gap, flow.rules, flow.packets = gap, self._table.index, 1 << 20
+        flow.payload, flow.nbytes = BYTES - UDP_OVERHEAD, 1 << 30
+        flow.file, flow.destination = NOWHERE.here.fileno(), ctypes.addressof(NOWHERE.name)
         self._content = ctypes.create_string_buffer(1 << 20)
-        words[at.F_CONTENT] = ctypes.addressof(self._content)
+        flow.content = ctypes.addressof(self._content)
 
-    timer = property(
-        lambda self: self.block.words[TIMER], lambda self, value: self.block.words.__setitem__(TIMER, value)
-    )
-    done = property(
-        lambda self: self.block.words[DONE] != 0, lambda self, value: self.block.words.__setitem__(DONE, value)
-    )
+    timer = property(lambda self: self.record.timer, lambda self, value: setattr(self.record, "timer", value))
+    done = property(lambda self: self.record.is_done != 0, lambda self, value: setattr(self.record, "is_done", value))
 
     def _pull(self, result, _, origin, parameters, record, now):
-        assert record == self.index + at.SENDER_RECORD
+        assert record == self.record_index
         self.left -= 1
         if self.left >= 0:
             self.at = now
             self.log.append((self.number, now // NS, self.loop.now()))
-        ctypes.c_int64.from_address(result).value = max(self.left, layout.BLOCKED)
+        ctypes.c_int64.from_address(result).value = max(self.left, BLOCKED)
         self.left = max(self.left, 0)
         return 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.jit.layout import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
+from gradwire.jit.records.constants import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.sim.engine.fabric import Fabric

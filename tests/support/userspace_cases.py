@@ -13,6 +13,7 @@ from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
 from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch import rules
 from gradwire.emu.switches.userspace_switch.fabric import Fabric, port_counts
+from gradwire.emu.switches.userspace_switch.layout import PacketRow, SwitchedNetwork
 from gradwire.jit.compiled import njit
 from gradwire.workload.program import Messages, Program
 
@@ -83,28 +84,28 @@ def diamond(spines: int, **more: Any) -> TestbedPlan:
 @njit
 def take(address):
     """A free packet, -1 if there is no room."""
-    W = words_at(address)
-    return rules.take(W) if rules.room(W) else -1
+    network = SwitchedNetwork(words_at(address), 0)
+    return rules.take(network) if rules.has_space(network) else -1
 
 
 @njit
 def arrive(address, host, packet):
-    rules.arrive(words_at(address), host, packet)
+    rules.arrive(SwitchedNetwork(words_at(address), 0), host, packet)
 
 
 @njit
 def next_reached(address, until):
-    return rules.next_reached(words_at(address), until)
+    return rules.next_reached(SwitchedNetwork(words_at(address), 0), until)
 
 
 @njit
 def wake_time(address):
-    return rules.wake_time(words_at(address))
+    return rules.wake_time(SwitchedNetwork(words_at(address), 0))
 
 
 @njit
 def release(address, packet):
-    rules.release(words_at(address), packet)
+    rules.release(SwitchedNetwork(words_at(address), 0), packet)
 
 
 @dataclass(eq=False)
@@ -134,14 +135,14 @@ class Driven(Fabric):
 
     def arrive(self, time: int, host: int, packet: Packet) -> None:
         """A host sends a packet."""
-        assert time == self.state.words[at.W_NOW]
+        assert time == self.state.network.now
         number = take(self.state.address)
         if number < 0:
             self.grow()
             number = take(self.state.address)
         S = self.state
         S.frames[number, : len(packet.data)] = np.frombuffer(packet.data, dtype=np.uint8)
-        S.packets[number, : at.K_NEXT] = (
+        S.packets[number, : PacketRow.next.offset] = (
             len(packet.data), packet.size, packet.dst, packet.priority, packet.important, packet.entropy, 0,
         )  # fmt: skip
         self.under_way[number] = packet
@@ -154,8 +155,8 @@ class Driven(Fabric):
         while (number := next_reached(S.address, time)) >= 0:
             self._note()
             packet = self.under_way[number]
-            packet.marked = bool(S.packets[number, at.K_MARKED])
-            reached.append((int(S.words[at.W_REACHED_AT]), int(S.words[at.W_REACHED]), packet))
+            packet.marked = bool(PacketRow(S.packets[number], 0).is_marked)
+            reached.append((S.network.reached_at, S.network.reached_host, packet))
             release(S.address, number)
         self._note()
         return reached
@@ -178,11 +179,11 @@ class Driven(Fabric):
         return port_counts(self.plan, self.counters())[number]
 
     def _note(self) -> None:
-        words = self.state.words
-        count = int(words[at.W_LOGGED])
+        network = self.state.network
+        count = network.log_count
         for start, port, number, marked, arrives in self.state.log[:count].tolist():
             self.log.append((start, port, self.under_way[number], bool(marked), bool(arrives)))
-        words[at.W_LOGGED] = 0
+        network.log_count = 0
 
 
 def no_program() -> Program:

@@ -1,9 +1,9 @@
 """The hot path of an agent in machine code: its loop, its NIC, and its endpoint.
 
-    layout        layout of all words
+    layout        the records
     timers        the heap of timers, and the clock
     nic_schedule  the NIC's transmission order
-    datagrams     arenas of outgoing and incoming datagrams
+    datagrams     batches of outgoing and incoming datagrams
     sending       outgoing packets
     receiving     incoming packets
     loop          waiting for and serving events

@@ -4,49 +4,59 @@ from __future__ import annotations
 
 from gradwire.emu.agent.core import datagrams, loop, nic_schedule
 from gradwire.emu.agent.core import layout as at
+from gradwire.emu.agent.core.layout import Agent, IncomingDatagrams, NicFlow, OutgoingDatagrams
 from gradwire.emu.native.calls import words_at
 from gradwire.jit.compiled import njit
 
-_run, _due = loop.run, loop.due
-_begin, _heard, _serve, _took = nic_schedule.begin, nic_schedule.heard, nic_schedule.serve, nic_schedule.took
+_run, _fire_timers = loop.run, loop.fire_timers
+_begin, _update, _serve, _occupy = nic_schedule.begin, nic_schedule.update, nic_schedule.serve, nic_schedule.occupy
 _add, _flush, _receive = datagrams.add, datagrams.flush, datagrams.receive
 
 
+@njit
+def agent_at(address: int) -> Agent:
+    """Return the agent whose words are at an address, as a record of the memory that begins at its `origin`."""
+    origin = Agent(words_at(address), 0).origin
+    return Agent(words_at(origin), address >> 3)
+
+
 @njit("int64(int64, int64, int64)")
-def enter(address, what, argument):
-    """Run a command on the words of an agent; return W_BROKEN."""
-    A = words_at(address)
-    if what == at.RUN:
-        _run(A)
-    elif what == at.DUE:
-        _due(A)
-    elif what == at.BEGIN:
-        _begin(A, argument)
-    elif what == at.HEARD:
-        _heard(A, argument)
-    elif what == at.SERVE:
-        _serve(A)
-    elif what == at.TOOK:
-        _took(A, argument, 1)
-    return A[at.W_BROKEN]
+def enter(address: int, command: int, argument: int) -> int:
+    """Run a command on the words of an agent; return its `failure`. `argument`: the index of a flow, or bytes."""
+    agent = agent_at(address)
+    if command == at.RUN:
+        _run(agent)
+    elif command == at.FIRE_TIMERS:
+        _fire_timers(agent)
+    elif command == at.BEGIN:
+        _begin(agent, NicFlow(agent, argument))
+    elif command == at.UPDATE:
+        _update(agent, NicFlow(agent, argument))
+    elif command == at.SERVE:
+        _serve(agent)
+    elif command == at.OCCUPY:
+        _occupy(agent, argument, 1)
+    return agent.failure
 
 
 @njit("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def add(address, file, name, tos, first, second, payload, length, fill):
-    """Call `gradwire.emu.agent.core.datagrams.add` on the arena at an address."""
-    return _add(words_at(address), file, name, tos, first, second, payload, length, fill)
+def add(
+    address: int, file: int, name: int, tos: int, first: int, second: int, payload: int, length: int, fill: int
+) -> int:
+    """Call `gradwire.emu.agent.core.datagrams.add` on the batch at an address."""
+    return _add(OutgoingDatagrams(words_at(address), 0), file, name, tos, first, second, payload, length, fill)
 
 
 @njit("int64(int64)")
-def flush(address):
-    """Call `gradwire.emu.agent.core.datagrams.flush` on the arena at an address."""
-    return _flush(words_at(address))
+def flush(address: int) -> int:
+    """Call `gradwire.emu.agent.core.datagrams.flush` on the batch at an address."""
+    return _flush(OutgoingDatagrams(words_at(address), 0))
 
 
 @njit("int64(int64, int64)")
-def receive(address, file):
-    """Call `gradwire.emu.agent.core.datagrams.receive` on the arena at an address."""
-    return _receive(words_at(address), file)
+def receive(address: int, file: int) -> int:
+    """Call `gradwire.emu.agent.core.datagrams.receive` on the batch at an address."""
+    return _receive(IncomingDatagrams(words_at(address), 0), file)
 
 
 FUNCTIONS = {"enter": enter, "add": add, "flush": flush, "receive": receive}

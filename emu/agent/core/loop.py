@@ -6,11 +6,11 @@ Due timers fire first, of those set so far; then files are read or written; then
 from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.core.nic_schedule import has_left, serve, went_off
+from gradwire.emu.agent.core.layout import Agent
+from gradwire.emu.agent.core.nic_schedule import continue_after_departure, fire_flow_timer, serve
 from gradwire.emu.agent.core.receiving import read_answers, read_data
-from gradwire.emu.agent.core.timers import ask, clock, first_timer, note_late
+from gradwire.emu.agent.core.timers import ask, clock, first_timer, pop_timer, record_lateness
 from gradwire.emu.native import calls
-from gradwire.emu.native.heap import pop
 from gradwire.jit.compiled import njit
 
 EPOLLOUT = 4
@@ -19,146 +19,153 @@ IDLE_NS = 5_000_000
 
 
 @njit
-def run(A):
+def run(agent: Agent) -> None:
     """Serve timers and files until a stop, an error, or a signal."""
-    while A[at.W_RUNNING] and A[at.W_BROKEN] == 0:
-        waiting = due(A)
-        if A[at.W_RUNNING] == 0 or A[at.W_BROKEN]:
+    while agent.is_running and agent.failure == 0:
+        more_due = fire_timers(agent)
+        if agent.is_running == 0 or agent.failure:
             return
-        ready = look(A) if waiting else wait_for_more(A)
+        ready = poll_files(agent) if more_due else wait_for_more(agent)
         if ready < 0:
             if calls.error() != calls.INTERRUPTED:
-                A[at.W_ERRNO] = calls.error()
-                A[at.W_BROKEN] = at.BROKEN_CALL
+                fail_call(agent)
             return
-        if A[at.W_STILL]:
-            A[at.W_SEEN] = calls.monotonic_ns(A[at.W_SPEC])
+        if agent.stands_still:
+            agent.reading_ns = calls.monotonic_ns(agent.scratch)
         for i in range(ready):
-            event = A[at.W_EVENTS] + i * calls.EVENT_BYTES
-            happened(A, calls.half(event + calls.EVENT_FILE), calls.half(event))
-            if A[at.W_RUNNING] == 0 or A[at.W_BROKEN]:
+            event = agent.events + i * calls.EVENT_BYTES
+            serve_file(agent, calls.half(event + calls.EVENT_FILE), calls.half(event))
+            if agent.is_running == 0 or agent.failure:
                 return
-            share(A)
+            yield_after_slice(agent)
 
 
 @njit
-def share(A):
-    """Yield to other processes if this one's turn has been long enough; return the time if turns are shared. Otherwise
-    they would be late by as long as this one has work, such as the messages of an iteration that begins."""
-    if A[at.W_SHARE] == 0:
+def fail_call(agent: Agent) -> None:
+    """Record that a system call has failed."""
+    agent.failure_detail = calls.error()
+    agent.failure = at.FAILED_CALL
+
+
+@njit
+def yield_after_slice(agent: Agent) -> int:
+    """Yield to other processes if this one's time slice is over; return the time if there are slices. Otherwise the
+    others would be late by as long as this one has work, such as the messages of an iteration that begins."""
+    if agent.slice_ns == 0:
         return 0
-    now = calls.monotonic_ns(A[at.W_SPEC])
-    if now - A[at.W_TURN] > A[at.W_SHARE]:
+    now = calls.monotonic_ns(agent.scratch)
+    if now - agent.slice_begin_ns > agent.slice_ns:
         calls.give_way()
-        A[at.W_TURN] = now = calls.monotonic_ns(A[at.W_SPEC])
+        now = calls.monotonic_ns(agent.scratch)
+        agent.slice_begin_ns = now
     return now
 
 
 @njit
-def sleep(A):
+def sleep(agent: Agent) -> int:
     """Wait until a file is ready or a timer fires; return the number of events."""
-    began = share(A)
-    ready = calls.wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, -1)
+    began = yield_after_slice(agent)
+    ready = calls.wait(agent.epoll, agent.events, at.EVENTS, -1)
     if began:
-        now = calls.monotonic_ns(A[at.W_SPEC])
+        now = calls.monotonic_ns(agent.scratch)
         if now - began > calls.AT_ONCE_NS:
-            A[at.W_TURN] = now
+            agent.slice_begin_ns = now
     return ready
 
 
 @njit
-def look(A):
+def poll_files(agent: Agent) -> int:
     """Poll the files while more timers are due; return the number of events. In virtual time reading the clock takes a
     nanosecond, so that an endless loop, which is possible here, makes progress."""
-    if A[at.W_STILL]:
-        calls.monotonic_ns(A[at.W_SPEC])
-    return calls.wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, 0)
+    if agent.stands_still:
+        calls.monotonic_ns(agent.scratch)
+    return calls.wait(agent.epoll, agent.events, at.EVENTS, 0)
 
 
 @njit
-def happened(A, file, events):
+def serve_file(agent: Agent, file: int, events: int) -> None:
     """Serve a file that is ready."""
-    kind = calls.words_at(A[at.W_FILES])[file] if file < A[at.W_FILES_ROOM] else 0
+    kind = agent.files[file] if file < agent.file_count else 0
     if kind == at.FILE_TIMER:
         return
     if kind == at.FILE_DATA:
         if events & ~EPOLLOUT:
-            read_data(A)
+            read_data(agent)
     elif kind == at.FILE_ANSWERS:
         if events & ~EPOLLOUT:
-            read_answers(A, file)
-    elif kind == at.FILE_ROOM:
-        has_left(A)
+            read_answers(agent, file)
+    elif kind == at.FILE_SPACE:
+        continue_after_departure(agent)
     else:
-        ask(A, at.ASK_FILE, file, events, 0, 0)
+        ask(agent, at.ASK_FILE, file, events, 0, 0)
 
 
 @njit
-def wait_for_more(A):
+def wait_for_more(agent: Agent) -> int:
     """Wait until a file is ready or a timer is due, doing deferred work; return the number of events."""
-    while A[at.W_IDLE] and earliest(A) >= clock(A) + IDLE_NS:
-        ready = calls.wait(A[at.W_EPOLL], A[at.W_EVENTS], at.EVENTS, 0)
+    while agent.has_idle_work and earliest(agent) >= clock(agent) + IDLE_NS:
+        ready = calls.wait(agent.epoll, agent.events, at.EVENTS, 0)
         if ready:
             return ready
-        ask(A, at.ASK_IDLE, 0, 0, 0, 0)
-        if A[at.W_BROKEN]:
+        ask(agent, at.ASK_IDLE, 0, 0, 0, 0)
+        if agent.failure:
             return 0
-    return sleep(A)
+    return sleep(agent)
 
 
 @njit
-def earliest(A):
+def earliest(agent: Agent) -> int:
     """Return the due time of the next timer, or NEVER."""
-    return min(first_timer(A), A[at.W_PYTHON_TIME])
+    return min(first_timer(agent), agent.python_timer_ns)
 
 
 @njit
-def due(A):
+def fire_timers(agent: Agent) -> bool:
     """Fire the due timers of those set so far; return True if timers set meanwhile are due."""
-    last, now = A[at.W_SET], clock(A)
+    last, now = agent.timers_set, clock(agent)
     while True:
-        time = first_timer(A)
-        number = calls.words_at(A[at.W_HEAP])[1] >> 1
-        theirs = time > A[at.W_PYTHON_TIME] or (time == A[at.W_PYTHON_TIME] and number > A[at.W_PYTHON_NUMBER])
-        if theirs:
-            time, number = A[at.W_PYTHON_TIME], A[at.W_PYTHON_NUMBER]
+        time = first_timer(agent)
+        number = agent.timers.order >> 1
+        is_of_python = time > agent.python_timer_ns or (
+            time == agent.python_timer_ns and number > agent.python_timer_number
+        )
+        if is_of_python:
+            time, number = agent.python_timer_ns, agent.python_timer_number
         if time == at.NEVER:
             break
         if time > now:
-            now = clock(A)
+            now = clock(agent)
             if time > now:
                 break
         if number > last:
             return True
-        if theirs:
-            ask(A, at.ASK_TIMER, 0, 0, 0, 0)
+        if is_of_python:
+            ask(agent, at.ASK_TIMER, 0, 0, 0, 0)
         else:
-            go_off(A, time)
-        if A[at.W_RUNNING] == 0 or A[at.W_BROKEN]:
+            fire_first(agent, time)
+        if agent.is_running == 0 or agent.failure:
             return False
-        share(A)
-    when = time + A[at.W_BEGINNING] if time != at.NEVER else 0
-    if when != A[at.W_ARMED]:
-        A[at.W_ARMED] = when
-        if calls.set_timer(A[at.W_TIMER], when, A[at.W_SPEC]) < 0:
-            A[at.W_ERRNO] = calls.error()
-            A[at.W_BROKEN] = at.BROKEN_CALL
+        yield_after_slice(agent)
+    time_ns = time + agent.begin_ns if time != at.NEVER else 0
+    if time_ns != agent.armed_ns:
+        agent.armed_ns = time_ns
+        if calls.set_timer(agent.timer_file, time_ns, agent.scratch) < 0:
+            fail_call(agent)
     return False
 
 
 @njit
-def go_off(A, time):
+def fire_first(agent: Agent, time: int) -> None:
     """Fire the first timer of the heap."""
-    H = calls.words_at(A[at.W_HEAP])
-    ahead, what = H[1] & 1, H[2]
-    pop(H, A[at.W_HEAP_COUNT])
-    A[at.W_HEAP_COUNT] -= 1
-    if ahead and time >= A[at.W_STOOD_UNTIL]:
-        note_late(A, clock(A) - time)
-    A[at.W_CALLED] = time
-    if what:
-        went_off(A, what)
+    entry = agent.timers
+    ahead, flow = entry.order & 1, entry.flow
+    pop_timer(agent)
+    if ahead and time >= agent.paused_until_ns:
+        record_lateness(agent, clock(agent) - time)
+    agent.due_ns = time
+    if flow:
+        fire_flow_timer(agent, flow)
     else:
-        A[at.W_WAKE] = 0
-        serve(A)
-    A[at.W_CALLED] = at.NEVER
+        agent.wake_number = 0
+        serve(agent)
+    agent.due_ns = at.NEVER

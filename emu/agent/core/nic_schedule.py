@@ -1,335 +1,372 @@
 """Compiled transmission order of the NIC (see `gradwire.emu.agent.nic`).
 
-A flow that may have data is in the list of its class, or in its group, which is in the list; or it is set aside until
-its pace allows the next packet. The oldest member of a group sends.
+A flow that may have data is in the list of its class, or in its group, which is in the list; or it waits until its pace
+allows the next packet. The oldest member of a group sends.
 """
 
 from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.core.datagrams import flush, has_room
+from gradwire.emu.agent.core.datagrams import flush, has_space
+from gradwire.emu.agent.core.layout import Agent, NicFlow, NicGroup, ReadyList, Turn, ready_list, sender_of
 from gradwire.emu.agent.core.sending import transmit
-from gradwire.emu.agent.core.timers import clock, memory, raised, scheduled, set_timer_of
-from gradwire.emu.native.calls import invoke, words_at
+from gradwire.emu.agent.core.timers import clock, fail_rule, scheduled, set_timer_of
+from gradwire.emu.native.calls import invoke
 from gradwire.emu.native.heap import pop, push
-from gradwire.jit import layout as words_of
 from gradwire.jit.compiled import njit
+from gradwire.jit.records import constants as words_of
 
-DONE, TIMER, SENT, GAP = (
-    at.SENDER_RECORD + word for word in (words_of.S_DONE, words_of.S_TIMER, words_of.S_SENT, words_of.S_GAP)
-)
-PAIR_NEXT, PAIR_GAP = words_of.PAIR_NEXT, words_of.PAIR_GAP
-EXACT = 1000
+RESOLUTION = 1000
 """Timer resolution in picoseconds."""
 
 
+# --- flows and groups as turns ----------------------------------------------------------------------------------------
+
+
 @njit
-def enlist(A, M, turn):
+def turn_of(flow: NicFlow | NicGroup) -> Turn:
+    """Return a flow or group as one that takes turns."""
+    return Turn(flow, flow.base)
+
+
+@njit
+def flow_of(turn: Turn) -> NicFlow:
+    """Return a turn, which is no group, as a flow."""
+    return NicFlow(turn, turn.base)
+
+
+@njit
+def group_of(turn: Turn) -> NicGroup:
+    """Return a turn, which is a group, as such."""
+    return NicGroup(turn, turn.base)
+
+
+@njit
+def earliest_start(turn: Turn) -> int:
+    """Return the time before which the pace of a flow or group allows no packet."""
+    return group_of(turn).pair.next_start if turn.is_group else flow_of(turn).earliest_start
+
+
+@njit
+def set_earliest_start(turn: Turn, time: int) -> None:
+    """Set the time before which no packet of a flow or group begins."""
+    if turn.is_group:
+        group_of(turn).pair.next_start = time
+    else:
+        flow_of(turn).earliest_start = time
+
+
+@njit
+def gap_of(turn: Turn) -> int:
+    """Return the gap of a flow or group; 0: line rate."""
+    return group_of(turn).pair.gap if turn.is_group else sender_of(flow_of(turn)).gap
+
+
+# --- lists and groups -------------------------------------------------------------------------------------------------
+
+
+@njit
+def enlist(agent: Agent, turn: Turn) -> None:
     """Append a flow or a group to the list of its class."""
-    M[turn + at.F_LISTED] = at.LISTED
-    M[turn + at.F_NEXT] = 0
-    ready = at.W_READY + 2 * min(M[turn + at.F_PRIORITY], A[at.W_LAST_CLASS])
-    if A[ready]:
-        M[A[ready + 1] + at.F_NEXT] = turn
+    turn.list_state = at.LISTED
+    turn.next = 0
+    ready = ready_list(agent, min(turn.priority, agent.last_class))
+    if ready.first:
+        ready.last.next = turn
     else:
-        A[ready] = turn
-    A[ready + 1] = turn
+        ready.first = turn
+    ready.last = turn
 
 
 @njit
-def drop_first(A, M, ready):
+def drop_first(ready: ReadyList) -> None:
     """Remove the first entry of the list of a class."""
-    A[ready] = M[A[ready] + at.F_NEXT]
+    ready.first = ready.first.next
 
 
 @njit
-def begin(A, flow):
+def begin(agent: Agent, flow: NicFlow) -> None:
     """Start a flow that has, or may have, data to send."""
-    M = memory(A)
-    if M[flow + at.F_LISTED] != at.UNLISTED or M[flow + DONE]:
+    if flow.list_state != at.UNLISTED or sender_of(flow).is_done:
         return
-    M[flow + at.F_SINCE] = scheduled(A) * 1000
-    group = M[flow + at.F_GROUP]
-    if group == 0:
-        enlist(A, M, flow)
+    flow.ready_since = scheduled(agent) * 1000
+    group = flow.group
+    if not group:
+        enlist(agent, turn_of(flow))
         return
-    M[flow + at.F_LISTED] = at.LISTED
-    join(M, group, flow)
-    if M[group + at.F_LISTED] == at.UNLISTED:
-        M[group + at.F_SINCE] = M[flow + at.F_SINCE]
-        enlist(A, M, group)
+    flow.list_state = at.LISTED
+    join(group, flow)
+    if group.list_state == at.UNLISTED:
+        group.ready_since = flow.ready_since
+        enlist(agent, turn_of(group))
 
 
 @njit
-def join(M, group, flow):
+def join(group: NicGroup, flow: NicFlow) -> None:
     """Insert a flow into its group by age."""
-    number, last = M[flow + at.F_NUMBER], M[group + at.G_LAST]
-    M[flow + at.F_BEHIND] = 0
-    if M[group + at.G_FIRST] == 0:
-        M[group + at.G_FIRST] = flow
-        M[group + at.G_LAST] = flow
-    elif M[last + at.F_NUMBER] < number:
-        M[last + at.F_BEHIND] = flow
-        M[group + at.G_LAST] = flow
-    elif number < M[M[group + at.G_FIRST] + at.F_NUMBER]:
-        M[flow + at.F_BEHIND] = M[group + at.G_FIRST]
-        M[group + at.G_FIRST] = flow
+    flow.next_member = 0
+    if not group.first:
+        group.first = flow
+        group.last = flow
+    elif group.last.number < flow.number:
+        group.last.next_member = flow
+        group.last = flow
+    elif flow.number < group.first.number:
+        flow.next_member = group.first
+        group.first = flow
     else:
-        here = M[group + at.G_FIRST]
-        while M[M[here + at.F_BEHIND] + at.F_NUMBER] < number:
-            here = M[here + at.F_BEHIND]
-        M[flow + at.F_BEHIND] = M[here + at.F_BEHIND]
-        M[here + at.F_BEHIND] = flow
+        older = group.first
+        while older.next_member.number < flow.number:
+            older = older.next_member
+        flow.next_member = older.next_member
+        older.next_member = flow
+
+
+# --- timers -----------------------------------------------------------------------------------------------------------
 
 
 @njit
-def arm(A, flow):
+def arm(agent: Agent, flow: NicFlow) -> None:
     """Set a timer for the time that a flow's rules request; a later request does not move an earlier timer."""
-    M = memory(A)
-    wanted = M[flow + TIMER]
-    if wanted == 0:
+    timer = sender_of(flow).timer
+    if timer == 0:
         return
-    if M[flow + at.F_ARMED] and M[flow + at.F_ARMED_AT] * 1000 <= wanted + 999:
+    if flow.timer_number and flow.timer_ns * 1000 <= timer + 999:
         return
-    M[flow + at.F_ARMED_AT] = -(-wanted // 1000)
-    M[flow + at.F_ARMED] = set_timer_of(A, M[flow + at.F_ARMED_AT], flow)
+    flow.timer_ns = -(-timer // 1000)
+    flow.timer_number = set_timer_of(agent, flow.timer_ns, flow)
 
 
 @njit
-def heard(A, flow):
+def update(agent: Agent, flow: NicFlow) -> None:
     """Update a flow after a change of its timer or its data to send."""
-    arm(A, flow)
-    begin(A, flow)
+    arm(agent, flow)
+    begin(agent, flow)
 
 
 @njit
-def went_off(A, flow):
+def fire_flow_timer(agent: Agent, flow: NicFlow) -> None:
     """Handle the timer of a flow."""
-    M = memory(A)
-    M[flow + at.F_ARMED] = 0
-    wanted = M[flow + TIMER]
-    if M[flow + DONE] or wanted == 0:
+    flow.timer_number = 0
+    sender = sender_of(flow)
+    if sender.is_done or sender.timer == 0:
         return
-    now = clock(A) * 1000
-    if wanted > now:
-        arm(A, flow)
+    now = clock(agent) * 1000
+    if sender.timer > now:
+        arm(agent, flow)
         return
-    M[flow + TIMER] = 0
-    rules = words_at(A[at.W_ORIGIN] + 8 * M[flow + at.F_RULES])
-    got = invoke(rules[at.L_ON_TIMER], (A[at.W_ORIGIN], M[flow + at.F_PARAMETERS], flow + at.SENDER_RECORD, now))
-    if got == at.RAISED:
-        raised(A, at.L_ON_TIMER)
+    sender.timer = 0
+    if invoke(flow.rules[at.ON_TIMER], (agent.origin, flow.parameters, sender.base, now)) == at.RAISED:
+        fail_rule(agent, at.ON_TIMER)
         return
-    begin(A, flow)
-    arm(A, flow)
-    serve(A)
+    begin(agent, flow)
+    arm(agent, flow)
+    serve(agent)
 
 
 @njit
-def took(A, nbytes, count):
+def wake_for(agent: Agent, time: int) -> None:
+    """Set a timer to continue no later than `time`."""
+    if agent.wake_number and agent.wake_time <= time:
+        return
+    agent.wake_time = time
+    agent.wake_number = set_timer_of(agent, -(-time // 1000), NicFlow(agent, 0))
+
+
+# --- the line ---------------------------------------------------------------------------------------------------------
+
+
+@njit
+def occupy(agent: Agent, nbytes: int, count: int) -> None:
     """Account for control packets, sent now or as soon as the line is free."""
-    A[at.W_BUSY] = max(A[at.W_BUSY], clock(A) * 1000) + count * line_time(A, nbytes)
+    agent.busy_until = max(agent.busy_until, clock(agent) * 1000) + count * line_time(agent, nbytes)
 
 
 @njit
-def line_time(A, nbytes):
+def line_time(agent: Agent, nbytes: int) -> int:
     """Return the picoseconds that `nbytes` take on the line."""
-    return (nbytes * A[at.W_LINE] + 0xFFFF) >> 16
+    return (nbytes * agent.ps_per_byte + 0xFFFF) >> 16
 
 
 @njit
-def serve(A):
+def serve(agent: Agent) -> None:
     """Send what is due, and schedule the rest."""
-    if A[at.W_SERVING]:  # re-entered: a flow was stopped during its pull
+    if agent.is_serving:  # re-entered: a flow was stopped during its pull
         return
-    A[at.W_SERVING] = 1
-    A[at.W_AT_CARD] = 0
-    send(A, clock(A) * 1000)
-    if A[at.W_BROKEN] == 0:
-        let_go(A)
-    if A[at.W_BROKEN] == 0:
-        wake = next_slot(A)
-        if wake:  # even if it is past: arrivals come first
-            wake_for(A, wake)
-    A[at.W_SERVING] = 0
+    agent.is_serving = 1
+    agent.is_nic_full = 0
+    send(agent, clock(agent) * 1000)
+    if agent.failure == 0:
+        flush_outgoing(agent)
+    if agent.failure == 0:
+        time = next_slot(agent)
+        if time:  # even if it is past: arrivals come first
+            wake_for(agent, time)
+    agent.is_serving = 0
 
 
 @njit
-def let_go(A):
+def flush_outgoing(agent: Agent) -> None:
     """Pass all datagrams to the kernel."""
-    U = words_at(A[at.W_ORIGIN] + 8 * A[at.W_OUT])
-    if flush(U):
-        A[at.W_ERRNO] = U[at.O_ERRNO]
-        A[at.W_BROKEN] = at.BROKEN_CALL
+    outgoing = agent.outgoing
+    if flush(outgoing):
+        agent.failure_detail = outgoing.error
+        agent.failure = at.FAILED_CALL
 
 
 @njit
-def next_slot(A):
+def next_slot(agent: Agent) -> int:
     """Return the time of the next possible transmission; 0: not before an update."""
-    if A[at.W_AT_CARD]:
+    if agent.is_nic_full:
         return 0
-    free = max(A[at.W_BUSY] - (A[at.W_AHEAD] >> 1), 1)
-    for number in range(A[at.W_LAST_CLASS] + 1):
-        if A[at.W_READY + 2 * number]:
-            return free
-    if A[at.W_PACED_COUNT]:
-        return max(free, words_at(A[at.W_PACED])[0])
+    free = max(agent.busy_until - (agent.ahead >> 1), 1)
+    if best_class(agent) >= 0:
+        return free
+    if agent.paced_count:
+        return max(free, agent.paced.time)
     return 0
 
 
 @njit
-def wake_for(A, when):
-    """Set a timer to continue no later than `when`."""
-    if A[at.W_WAKE] and A[at.W_WAKE_AT] <= when:
-        return
-    A[at.W_WAKE_AT] = when
-    A[at.W_WAKE] = set_timer_of(A, -(-when // 1000), 0)
-
-
-@njit
-def first_ready(A):
-    """Return the index of the list of the best nonempty class, or -1."""
-    for number in range(A[at.W_LAST_CLASS] + 1):
-        if A[at.W_READY + 2 * number]:
-            return at.W_READY + 2 * number
+def best_class(agent: Agent) -> int:
+    """Return the best class whose list is not empty, or -1."""
+    for number in range(agent.last_class + 1):
+        if ready_list(agent, number).first:
+            return number
     return -1
 
 
 @njit
-def send(A, now):
+def send(agent: Agent, now: int) -> None:
     """Make all transmissions that begin up to now, or up to the horizon."""
-    M = memory(A)
-    horizon = now + A[at.W_AHEAD]
-    while A[at.W_BROKEN] == 0:
-        if A[at.W_CARD_FILE] and at_card(A, M, now):
+    horizon = now + agent.ahead
+    while agent.failure == 0:
+        if agent.nic_file and is_in_nic(agent, now):
             return
         # timers have nanosecond resolution: a packet due just before now keeps its time
-        slot = A[at.W_BUSY] if A[at.W_BUSY] + EXACT > now else now
+        slot = agent.busy_until if agent.busy_until + RESOLUTION > now else now
         if slot > horizon:
             return
-        take_up(A, M, slot)
-        ready = first_ready(A)
-        if ready < 0:
+        resume_paced(agent, slot)
+        number = best_class(agent)
+        if number < 0:
             return
-        turn = A[ready]
-        is_group = M[turn + at.F_IS_GROUP]
-        pace_at = pace_of(M, turn)
-        pace = M[pace_at]
+        ready = ready_list(agent, number)
+        turn = ready.first
+        pace = earliest_start(turn)
         if pace > slot:
-            drop_first(A, M, ready)
-            put_aside(A, M, turn, pace)
+            drop_first(ready)
+            set_aside(agent, turn, pace)
             continue
         # likewise a packet paced for just before now, or every packet would lose a nanosecond
-        if slot - EXACT < pace:
-            slot = max(pace, A[at.W_BUSY])
-        flow = oldest(A, M, turn, slot) if is_group else (turn if asked(A, M, turn, slot) else 0)
-        if A[at.W_BROKEN]:
+        if slot - RESOLUTION < pace:
+            slot = max(pace, agent.busy_until)
+        flow = flow_to_send(agent, turn, slot)
+        if agent.failure:
             return
-        if flow == 0:
-            drop_first(A, M, ready)
-            M[turn + at.F_LISTED] = at.UNLISTED
+        drop_first(ready)
+        if not flow:
+            turn.list_state = at.UNLISTED
             continue
-        drop_first(A, M, ready)
-        enlist(A, M, turn)
-        M[flow + SENT] += 1
-        nbytes = transmit(A, M, flow, A[at.W_PULLED])
-        A[at.W_BUSY] = slot + line_time(A, nbytes)
-        if A[at.W_SHARED] and A[at.W_PULLED] < words_of.PULL_PROBE:
-            A[at.W_CARD_FILE] = M[flow + at.F_FILE]
-            A[at.W_CARD_TURN] = turn
-            A[at.W_CARD_BYTES] = nbytes
-            A[at.W_CARD_SINCE] = slot
-        gap = gap_of(M, turn)
+        enlist(agent, turn)
+        sender_of(flow).sent += 1
+        nbytes = transmit(agent, flow, agent.pulled)
+        agent.busy_until = slot + line_time(agent, nbytes)
+        if agent.shares_nic and agent.pulled < words_of.PULL_PROBE:
+            agent.nic_file = flow.file
+            agent.nic_turn = turn
+            agent.nic_bytes = nbytes
+            agent.nic_since = slot
+        gap = gap_of(turn)
         if gap:
             # make up for lateness on the wall clock, within bounds
-            due = max(pace, M[turn + at.F_SINCE], slot - A[at.W_MAKE_UP])
-            M[pace_at] = min(due, slot) + ((nbytes * gap + 0xFFFF) >> 16)
-        arm(A, flow)
+            due = max(pace, turn.ready_since, slot - agent.make_up)
+            set_earliest_start(turn, min(due, slot) + ((nbytes * gap + 0xFFFF) >> 16))
+        arm(agent, flow)
 
 
 @njit
-def pace_of(M, turn):
-    """Return the index of the word with the next allowed time of a flow or group."""
-    return M[turn + at.G_PAIR] + PAIR_NEXT if M[turn + at.F_IS_GROUP] else turn + at.F_PACE
-
-
-@njit
-def gap_of(M, turn):
-    """Return the gap of a flow or group; 0: line rate."""
-    return M[M[turn + at.G_PAIR] + PAIR_GAP] if M[turn + at.F_IS_GROUP] else M[turn + GAP]
-
-
-@njit
-def at_card(A, M, now):
+def is_in_nic(agent: Agent, now: int) -> bool:
     """Return True if the last packet waits in the NIC behind those of the kernel's TCP. Then the line is not free,
-    whatever the schedule says, and the next packet is still open; its departure is an event (`has_left`). A packet that
-    has waited begins at its departure: line and pace count from then on, as in the simulator, whose hosts take a packet
-    from a flow when the line is free."""
-    if not has_room(words_at(A[at.W_ORIGIN] + 8 * A[at.W_OUT]), A[at.W_CARD_FILE], 0):
-        A[at.W_AT_CARD] = 1
+    whatever the schedule says, and the next packet is still open; its departure is an event
+    (`continue_after_departure`). A packet that has waited begins at its departure: line and pace count from then on, as
+    in the simulator, whose hosts take a packet from a flow when the line is free."""
+    if not has_space(agent.outgoing, agent.nic_file, 0):
+        agent.is_nic_full = 1
         return True
-    A[at.W_CARD_FILE] = 0
-    if now > A[at.W_CARD_SINCE] + EXACT:
-        turn, nbytes = A[at.W_CARD_TURN], A[at.W_CARD_BYTES]
-        A[at.W_BUSY] = max(A[at.W_BUSY], now + line_time(A, nbytes))
-        gap = gap_of(M, turn)
+    agent.nic_file = 0
+    if now > agent.nic_since + RESOLUTION:
+        turn, nbytes = agent.nic_turn, agent.nic_bytes
+        agent.busy_until = max(agent.busy_until, now + line_time(agent, nbytes))
+        gap = gap_of(turn)
         if gap:
-            M[pace_of(M, turn)] = max(M[pace_of(M, turn)], now + ((nbytes * gap + 0xFFFF) >> 16))
+            set_earliest_start(turn, max(earliest_start(turn), now + ((nbytes * gap + 0xFFFF) >> 16)))
     return False
 
 
 @njit
-def has_left(A):
+def continue_after_departure(agent: Agent) -> None:
     """Continue after a packet has left the NIC."""
-    asked_for = A[at.W_AT_CARD]
-    if A[at.W_CARD_FILE] and not at_card(A, memory(A), clock(A) * 1000) and asked_for:
-        serve(A)
+    was_full = agent.is_nic_full
+    if agent.nic_file and not is_in_nic(agent, clock(agent) * 1000) and was_full:
+        serve(agent)
 
 
 @njit
-def take_up(A, M, slot):
+def resume_paced(agent: Agent, slot: int) -> None:
     """Enlist flows and groups that may continue at `slot`."""
-    H = words_at(A[at.W_PACED])
-    while A[at.W_PACED_COUNT] and H[0] <= slot:
-        turn = H[2]
-        pop(H, A[at.W_PACED_COUNT])
-        A[at.W_PACED_COUNT] -= 1
-        enlist(A, M, turn)
+    while agent.paced_count and agent.paced.time <= slot:
+        turn = agent.paced.turn
+        pop(agent.paced, agent.paced_count)
+        agent.paced_count -= 1
+        enlist(agent, turn)
 
 
 @njit
-def put_aside(A, M, turn, pace):
-    """Set a flow or group aside until its pace allows the next packet."""
-    M[turn + at.F_LISTED] = at.PACED
-    oldest_member = M[turn + at.G_FIRST] if M[turn + at.F_IS_GROUP] else turn
-    push(words_at(A[at.W_PACED]), A[at.W_PACED_COUNT], pace, M[oldest_member + at.F_NUMBER], turn)
-    A[at.W_PACED_COUNT] += 1
+def set_aside(agent: Agent, turn: Turn, pace: int) -> None:
+    """Let a flow or group wait until its pace allows the next packet."""
+    turn.list_state = at.PACED
+    oldest = group_of(turn).first if turn.is_group else flow_of(turn)
+    push(agent.paced, agent.paced_count, pace, oldest.number, turn.base)
+    agent.paced_count += 1
+
+
+# --- packets ----------------------------------------------------------------------------------------------------------
 
 
 @njit
-def asked(A, M, flow, slot):
-    """Pull from a flow; return True if it has a packet to send now (`W_PULLED`)."""
-    if M[flow + DONE]:
+def pull_from(agent: Agent, flow: NicFlow, slot: int) -> bool:
+    """Pull from a flow; return True if it has a packet to send now (`pulled`)."""
+    sender = sender_of(flow)
+    if sender.is_done:
         return False
-    rules = words_at(A[at.W_ORIGIN] + 8 * M[flow + at.F_RULES])
-    pulled = invoke(rules[at.L_PULL], (A[at.W_ORIGIN], M[flow + at.F_PARAMETERS], flow + at.SENDER_RECORD, slot))
+    pulled = invoke(flow.rules[at.PULL], (agent.origin, flow.parameters, sender.base, slot))
     if pulled == at.RAISED:
-        raised(A, at.L_PULL)
+        fail_rule(agent, at.PULL)
         return False
-    A[at.W_PULLED] = pulled
+    agent.pulled = pulled
     if pulled >= 0:
         return True
-    arm(A, flow)
+    arm(agent, flow)
     return False
 
 
 @njit
-def oldest(A, M, group, slot):
-    """Return the first flow of a group with a packet to send, or 0; those before it leave the group."""
-    while M[group + at.G_FIRST] and A[at.W_BROKEN] == 0:
-        flow = M[group + at.G_FIRST]
-        if asked(A, M, flow, slot):
+def flow_to_send(agent: Agent, turn: Turn, slot: int) -> NicFlow:
+    """Pull from a flow, or from the members of a group; return the flow with a packet to send, or none (0)."""
+    if turn.is_group:
+        return pull_from_group(agent, group_of(turn), slot)
+    flow = flow_of(turn)
+    return flow if pull_from(agent, flow, slot) else NicFlow(agent, 0)
+
+
+@njit
+def pull_from_group(agent: Agent, group: NicGroup, slot: int) -> NicFlow:
+    """Return the first flow of a group with a packet to send, or none (0); those before it leave the group."""
+    while group.first and agent.failure == 0:
+        flow = group.first
+        if pull_from(agent, flow, slot):
             return flow
-        M[flow + at.F_LISTED] = at.UNLISTED
-        M[group + at.G_FIRST] = M[flow + at.F_BEHIND]
-    return 0
+        flow.list_state = at.UNLISTED
+        group.first = flow.next_member
+    return NicFlow(agent, 0)

@@ -1,4 +1,4 @@
-"""The timers of compiled code, and the clock: a heap of (time, number, index of the flow).
+"""The timers of compiled code, and the clock: a heap of `AgentTimer`.
 
 Numbers follow the order of setting, here and in Python alike, so that equal times fire in that order wherever they were
 set. A cancelled timer stays until it reaches the front, where its number no longer matches.
@@ -7,83 +7,88 @@ set. A cancelled timer stays until it reaches the front, where its number no lon
 from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.native.calls import invoke, monotonic_ns, words_at
+from gradwire.emu.agent.core.layout import Agent, AgentTimer, NicFlow
+from gradwire.emu.native.calls import invoke, monotonic_ns
 from gradwire.emu.native.heap import pop, push
 from gradwire.jit.compiled import njit
 
 
 @njit
-def memory(A):
-    """Return all records, by index."""
-    return words_at(A[at.W_ORIGIN])
-
-
-@njit
-def ask(A, what, first, second, third, fourth):
+def ask(agent: Agent, request: int, first: int, second: int, third: int, fourth: int) -> int:
     """Request a rare operation from Python (ASK_*); return its result."""
-    found = invoke(A[at.W_CALL], (what, first, second, third, fourth))
-    if found == at.RAISED:
-        A[at.W_BROKEN] = at.BROKEN_ASKED
+    result = invoke(agent.python_function, (request, first, second, third, fourth))
+    if result == at.RAISED:
+        agent.failure = at.FAILED_REQUEST
         return 0
-    return found
+    return result
 
 
 @njit
-def raised(A, which):
-    """Record that a function of a transport (L_*) has raised an exception."""
-    A[at.W_ERRNO] = which
-    A[at.W_BROKEN] = at.BROKEN_RULES
+def fail_rule(agent: Agent, rule: int) -> None:
+    """Record that a function of a transport (its index in RULES) has raised an exception."""
+    agent.failure_detail = rule
+    agent.failure = at.FAILED_RULE
 
 
 @njit
-def clock(A):
+def clock(agent: Agent) -> int:
     """Return nanoseconds since the beginning."""
-    if A[at.W_STILL]:
-        return A[at.W_SEEN] - A[at.W_BEGINNING]
-    return monotonic_ns(A[at.W_SPEC]) - A[at.W_BEGINNING]
+    if agent.stands_still:
+        return agent.reading_ns - agent.begin_ns
+    return monotonic_ns(agent.scratch) - agent.begin_ns
 
 
 @njit
-def scheduled(A):
+def scheduled(agent: Agent) -> int:
     """Return the due time of the current call; the present if it is not a timer."""
-    return min(A[at.W_CALLED], clock(A))
+    return min(agent.due_ns, clock(agent))
 
 
 @njit
-def set_timer_of(A, time_ns, what):
-    """Set a timer for a flow, or for the NIC (0); return its number."""
-    if A[at.W_HEAP_COUNT] == A[at.W_HEAP_ROOM]:
-        ask(A, at.ASK_ROOM, 0, 0, 0, 0)
-        if A[at.W_BROKEN]:
+def set_timer_of(agent: Agent, time_ns: int, flow: NicFlow) -> int:
+    """Set a timer for a flow, or for the NIC (no flow); return its number."""
+    if agent.timer_count == agent.timer_capacity:
+        ask(agent, at.ASK_SPACE, 0, 0, 0, 0)
+        if agent.failure:
             return 0
-    A[at.W_SET] += 1
-    number = A[at.W_SET]
-    ahead = 1 if time_ns > clock(A) else 0
-    push(words_at(A[at.W_HEAP]), A[at.W_HEAP_COUNT], time_ns, number << 1 | ahead, what)
-    A[at.W_HEAP_COUNT] += 1
+    agent.timers_set += 1
+    number = agent.timers_set
+    ahead = 1 if time_ns > clock(agent) else 0
+    push(agent.timers, agent.timer_count, time_ns, number << 1 | ahead, flow.base)
+    agent.timer_count += 1
     return number
 
 
 @njit
-def first_timer(A):
+def pop_timer(agent: Agent) -> None:
+    """Remove the first timer."""
+    pop(agent.timers, agent.timer_count)
+    agent.timer_count -= 1
+
+
+@njit
+def _live_number(agent: Agent, entry: AgentTimer) -> int:
+    """Return the number of the timer that is set for the flow of an entry, or for the NIC."""
+    return entry.flow.timer_number if entry.flow else agent.wake_number
+
+
+@njit
+def first_timer(agent: Agent) -> int:
     """Remove cancelled timers from the front of the heap; return the due time of the first one, or NEVER."""
-    M = memory(A)
-    H = words_at(A[at.W_HEAP])
-    while A[at.W_HEAP_COUNT]:
-        number, what = H[1] >> 1, H[2]
-        if number == (M[what + at.F_ARMED] if what else A[at.W_WAKE]):
-            return H[0]
-        pop(H, A[at.W_HEAP_COUNT])
-        A[at.W_HEAP_COUNT] -= 1
+    while agent.timer_count:
+        entry = agent.timers
+        if entry.order >> 1 == _live_number(agent, entry):
+            return entry.time_ns
+        pop_timer(agent)
     return at.NEVER
 
 
 @njit
-def note_late(A, late_ns):
+def record_lateness(agent: Agent, late_ns: int) -> None:
     """Record the lateness of a timer."""
-    if A[at.W_LATE_COUNT] == A[at.W_LATE_ROOM]:
-        ask(A, at.ASK_ROOM, 0, 0, 0, 0)
-        if A[at.W_BROKEN]:
+    if agent.lateness_count == agent.lateness_capacity:
+        ask(agent, at.ASK_SPACE, 0, 0, 0, 0)
+        if agent.failure:
             return
-    words_at(A[at.W_LATE])[A[at.W_LATE_COUNT]] = late_ns
-    A[at.W_LATE_COUNT] += 1
+    agent.lateness[agent.lateness_count] = late_ns
+    agent.lateness_count += 1

@@ -9,9 +9,11 @@ One packet per host is observed at a time, until it is acknowledged.
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradwire.emu.native.calls import words_at
-from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch.frames import acknowledged, whose
+from gradwire.emu.switches.userspace_switch.layout import ObservedRow, SwitchedNetwork
 from gradwire.jit.compiled import njit
 
 FORGOTTEN_PS = 20_000_000_000
@@ -19,31 +21,31 @@ FORGOTTEN_PS = 20_000_000_000
 
 
 @njit
-def _asked(W, host):
-    return words_at(W[at.A_ASKED] + host * (8 * at.HOST_WORDS))
+def _observed(network: SwitchedNetwork, host: int) -> ObservedRow:
+    return ObservedRow(words_at(network.observed), host * ObservedRow.WORDS)
 
 
 @njit
-def delivered(W, host, frame, length, due):
+def on_delivery(network: SwitchedNetwork, host: int, frame: Any, length: int, due: int) -> None:
     """Observe a packet that has been delivered to a host and was due at `due`."""
-    asked = _asked(W, host)
-    if asked[at.H_DUE] and due - asked[at.H_DUE] < FORGOTTEN_PS:
+    observed = _observed(network, host)
+    if observed.due and due - observed.due < FORGOTTEN_PS:
         return
     message, number = whose(frame, length)
     if number >= 0:
-        asked[at.H_MESSAGE] = message
-        asked[at.H_NUMBER] = number
-        asked[at.H_DUE] = due
+        observed.message = message
+        observed.number = number
+        observed.due = due
 
 
 @njit
-def heard(W, host, frame, length, now):
+def on_packet(network: SwitchedNetwork, host: int, frame: Any, length: int, now: int) -> None:
     """Check a packet sent by a host for the expected acknowledgement."""
-    asked = _asked(W, host)
-    if not asked[at.H_DUE]:
+    observed = _observed(network, host)
+    if not observed.due:
         return
     message, number = acknowledged(frame, length)
-    if number >= 0 and message == asked[at.H_MESSAGE] and number == asked[at.H_NUMBER]:
-        W[at.W_ANSWERS] += 1
-        W[at.W_ANSWERED_LATE_NS] += (now - asked[at.H_DUE]) // 1000
-        asked[at.H_DUE] = 0
+    if number >= 0 and message == observed.message and number == observed.number:
+        network.answers += 1
+        network.answered_late_ns += (now - observed.due) // 1000
+        observed.due = 0

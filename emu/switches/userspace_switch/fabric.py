@@ -11,6 +11,7 @@ import numpy as np
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import PortCounts
 from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.layout import ClassRow, PortRow
 
 
 class LostPacket(NamedTuple):
@@ -28,19 +29,19 @@ class LostPacket(NamedTuple):
 class Fabric:
     """All ports and links of a plan; `state` is the input of the functions in `rules` and `loop`."""
 
-    def __init__(self, plan: TestbedPlan, state: at.State | None = None) -> None:
+    def __init__(self, plan: TestbedPlan, state: at.SwitchMemory | None = None) -> None:
         self.plan = plan
         self.state = at.state_of(plan) if state is None else state
 
     def grow(self) -> None:
         """Double the space for packets, and provide space for twice as many drops as they may need."""
         S = self.state
-        packets = len(S.packets) * (1 if S.words[at.W_FREE_COUNT] else 2)
-        self.state = at.grown(S, packets, max(len(S.drops), 2 * (int(S.words[at.W_DROPPED]) + packets)))
+        packets = len(S.packets) * (1 if S.network.free_count else 2)
+        self.state = at.grown(S, packets, max(len(S.drops), 2 * (S.network.drop_count + packets)))
 
     def drops(self, first: int = 0) -> list[LostPacket]:
         """Return lost packets from the `first`-th on, in order of detection."""
-        rows = self.state.drops[first : int(self.state.words[at.W_DROPPED])].tolist()
+        rows = self.state.drops[first : self.state.network.drop_count].tolist()
         return [
             LostPacket(time, port, at.CAUSES[cause], bool(important), *rest)
             for time, port, cause, important, *rest in rows
@@ -48,8 +49,9 @@ class Fabric:
 
     def counters(self) -> array[int]:
         """Return all counters in the order that `port_counts` expects; fast, because the network stops meanwhile."""
-        per_class = self.state.classes[:, :, at.C_PACKETS : at.C_PACKETS + len(at.COUNTED)].transpose(0, 2, 1)
-        rest = self.state.ports[:, [at.P_LOST, at.P_PEAK, at.P_WAITING]]
+        columns = [ClassRow.ENTRIES[name].offset for name in at.COUNTED]
+        per_class = self.state.classes[:, :, columns].transpose(0, 2, 1)
+        rest = self.state.ports[:, [entry.offset for entry in (PortRow.lost, PortRow.peak, PortRow.queued)]]
         return array("q", np.concatenate([per_class.ravel(), rest.ravel()]).tobytes())
 
 

@@ -6,7 +6,9 @@ these bits and the header's checksum. The gradwire header is read only of lost a
 
 from __future__ import annotations
 
-from gradwire.emu.switches.userspace_switch import layout as at
+from typing import Any
+
+from gradwire.emu.switches.userspace_switch.layout import PacketRow
 from gradwire.jit.compiled import njit
 from gradwire.scenarios.wire import ETHERNET, GRADWIRE_FLAGS, GRADWIRE_PORT, IPV4, MIN_FRAME, PACKET_KINDS, UDP
 
@@ -24,16 +26,16 @@ CRC32 = 0xEDB88320
 
 
 @njit
-def _word(data, i, many):
-    """Return `many` bytes in network order as an integer."""
+def _word(data: Any, i: int, count: int) -> int:
+    """Return `count` bytes in network order as an integer."""
     value = 0
-    for j in range(i, i + many):
+    for j in range(i, i + count):
         value = value << 8 | int(data[j])
     return value
 
 
 @njit
-def parse(data, row, length, first_address, hosts):
+def parse(data: Any, row: PacketRow, length: int, first_address: int, hosts: int) -> bool:
     """Parse `length` bytes from a host into a packet's row; return False unless it is an IPv4 packet for a host."""
     if length < IPV4 or data[0] >> 4 != 4:
         return False
@@ -47,18 +49,18 @@ def parse(data, row, length, first_address, hosts):
         for _ in range(8):
             crc = crc >> 1 ^ (CRC32 if crc & 1 else 0)
     tos = int(data[1])
-    row[at.K_LENGTH] = length
-    row[at.K_SIZE] = max(length + ETHERNET, MIN_FRAME)
-    row[at.K_DST] = dst
-    row[at.K_PRIORITY] = 7 - (tos >> 5)
-    row[at.K_IMPORTANT] = tos & 3 != 0
-    row[at.K_ENTROPY] = (crc ^ 0xFFFFFFFF) & 0xFFFF
-    row[at.K_MARKED] = 0
+    row.length = length
+    row.size = max(length + ETHERNET, MIN_FRAME)
+    row.dst = dst
+    row.priority = 7 - (tos >> 5)
+    row.is_important = tos & 3 != 0
+    row.entropy = (crc ^ 0xFFFFFFFF) & 0xFFFF
+    row.is_marked = 0
     return True
 
 
 @njit
-def mark(data):
+def mark(data: Any) -> None:
     """Set CE and update the checksum [RFC 1624, equation 3]."""
     tos = int(data[1])
     if tos & 3 == CE:
@@ -74,7 +76,7 @@ def mark(data):
 
 
 @njit
-def _header(data, length, which):
+def _header(data: Any, length: int, which: int) -> int:
     """Return the offset of the gradwire header in a UDP packet, or -1 if it has none. The source (`which` 0) or
     destination (2) must be the port of gradwire."""
     i = (int(data[0]) & 15) * 4
@@ -84,7 +86,7 @@ def _header(data, length, which):
 
 
 @njit
-def whose(data, length):
+def whose(data: Any, length: int) -> tuple[int, int]:
     """Return (message, packet number) of a gradwire packet over UDP. The number is -1 unless it carries data; both are
     -1 for other packets."""
     i = _header(data, length, 2)
@@ -94,7 +96,7 @@ def whose(data, length):
 
 
 @njit
-def acknowledged(data, length):
+def acknowledged(data: Any, length: int) -> tuple[int, int]:
     """Return (message, packet number) that a packet acknowledges, or (-1, -1)."""
     i = _header(data, length, 0)
     if i < 0 or _word(data, i + 14, 2) & _KIND != _ACK:

@@ -24,7 +24,7 @@ from gradwire.emu.native import code_cache
 from gradwire.emu.native.calls import SHARE_NS
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.userspace_switch import compiled_switch
-from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.layout import PortRow
 from gradwire.emu.system.processes import new_timer
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ class _Switch:
             self.epoll.register(file, select.EPOLLIN)
         self.epoll.register(timer, select.EPOLLIN | select.EPOLLET)
         self.files = loop.Files(self.fabric.state, self.epoll.fileno(), timer, control.fileno(), devices)
-        words = self.fabric.state.words
-        words[at.W_ORIGIN_NS] = time.monotonic_ns()
-        words[at.W_STILL] = plan.clock == "virtual"
+        network = self.fabric.state.network
+        network.origin_ns = time.monotonic_ns()
+        network.stands_still = plan.clock == "virtual"
         if plan.clock == "wall":
-            words[at.W_EARLY] = early_ps(plan)
+            network.early = early_ps(plan)
             if os.sched_getscheduler(0) == os.SCHED_FIFO:
-                words[at.W_SHARE_NS] = SHARE_NS
+                network.slice_ns = SHARE_NS
         self.taps: SwitchCaptureFiles | None = None
         self.not_captured: tuple[int | None, str | None] | None = None
         self.going = True
@@ -126,7 +126,7 @@ class _Switch:
             elif reason == loop.FULL:
                 self.make_room()
             elif reason == loop.FAILED:
-                number = int(self.fabric.state.words[at.W_ERRNO])
+                number = self.fabric.state.network.error
                 raise OSError(number, os.strerror(number))
 
     def make_room(self) -> None:
@@ -161,18 +161,18 @@ class _Switch:
     def watch(self, from_ns: int) -> None:
         """Restart counting of lateness and peak queues for packets due from a monotonic time on; 0: stop counting."""
         state = self.fabric.state
-        words = state.words
-        words[at.W_WATCHED] = (from_ns - int(words[at.W_ORIGIN_NS])) * 1000 if from_ns else NEVER
+        network = state.network
+        network.watched_from = (from_ns - network.origin_ns) * 1000 if from_ns else NEVER
         if from_ns:
-            words[[at.W_WORST_NS, at.W_ANSWERS, at.W_ANSWERED_LATE_NS]] = 0
-            state.ports[:, at.P_PEAK] = 0
-            state.late[:] = 0
-            state.asked[:] = 0
+            network.worst_ns = network.answers = network.answered_late_ns = 0
+            state.ports[:, PortRow.peak.offset] = 0
+            state.lateness[:] = 0
+            state.observed[:] = 0
 
     def reply(self) -> None:
         """Answer a request of the parent."""
         question = self.control.recv(1)
-        words = self.fabric.state.words
+        state, network = self.fabric.state, self.fabric.state.network
         if not question:
             self.going = False
         elif question == COUNTS:
@@ -180,7 +180,7 @@ class _Switch:
         elif question == DROPS:
             begin = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
             fresh = [tuple(lost) for lost in self.fabric.drops(begin)]
-            _send(self.control, (int(words[at.W_ORIGIN_NS]), fresh))
+            _send(self.control, (network.origin_ns, fresh))
         elif question == CAPTURE:
             length = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
             _send(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
@@ -189,11 +189,11 @@ class _Switch:
             _send(self.control, None)
         elif question == LOSS:
             port, odds = CHANGE.unpack(self.control.recv(CHANGE.size, socket.MSG_WAITALL))
-            self.fabric.state.ports[port, at.P_ODDS] = odds
+            PortRow(state.ports[port], 0).loss_odds = odds
             _send(self.control, None)
         elif question == STATE:
-            figures = (at.W_WORST_NS, at.W_REFUSED, at.W_ANSWERS, at.W_ANSWERED_LATE_NS)
-            _send(self.control, Lateness(self.fabric.state.late.tolist(), *(int(words[word]) for word in figures)))
+            figures = network.worst_ns, network.refused, network.answers, network.answered_late_ns
+            _send(self.control, Lateness(state.lateness.tolist(), *figures))
 
 
 def _raise_priority() -> None:

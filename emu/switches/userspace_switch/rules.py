@@ -11,15 +11,31 @@ They equal the simulator's (sim/README.md, "Modelling choices"):
 * at one time and place, transmissions start before arrivals, and arrivals are ordered by a hash of time and link;
 * losses on the wire are drawn by counter when a transmission starts and recorded when it ends.
 
-Times are integer picoseconds. `W` are the words of the `State`; ports, nodes and packets are row numbers in it.
+Times are integer picoseconds. `network` are the single words of the `SwitchMemory`; ports, nodes and packets are
+row numbers in it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.native.heap import pop, push
 from gradwire.emu.switches.userspace_switch import layout as at
 from gradwire.emu.switches.userspace_switch.frames import mark, whose
+from gradwire.emu.switches.userspace_switch.layout import (
+    ArrivalEntry,
+    ClassRow,
+    DropRow,
+    EventEntry,
+    NodeRow,
+    PacketRow,
+    PortRow,
+    RouteRow,
+    SwitchedNetwork,
+    TapRow,
+    TransmissionRow,
+)
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw, tie_break
 
@@ -31,153 +47,166 @@ PS_PER_BYTE_AT_1_BPS = 8_000_000_000_000
 
 
 @njit
-def packet_of(W, packet):
+def packet_of(network: SwitchedNetwork, packet: int) -> PacketRow:
     """Return the row of a packet."""
-    return words_at(W[at.A_PACKETS] + packet * (8 * at.PACKET_WORDS))
+    return PacketRow(words_at(network.packets), packet * PacketRow.WORDS)
 
 
 @njit
-def frame_of(W, packet):
+def frame_of(network: SwitchedNetwork, packet: int) -> Any:
     """Return the bytes of a packet."""
-    return bytes_at(W[at.A_FRAMES] + packet * W[at.FRAME_BYTES])
+    return bytes_at(network.frames + packet * network.frame_bytes)
 
 
 @njit
-def _port_of(W, port):
-    return words_at(W[at.A_PORTS] + port * (8 * at.PORT_WORDS))
+def _port_of(network: SwitchedNetwork, port: int) -> PortRow:
+    return PortRow(words_at(network.ports), port * PortRow.WORDS)
 
 
 @njit
-def _class_of(W, port, c):
-    return words_at(W[at.A_CLASSES] + (port * at.CLASSES + c) * (8 * at.CLASS_WORDS))
+def _class_of(network: SwitchedNetwork, port: int, c: int) -> ClassRow:
+    return ClassRow(words_at(network.classes), (port * at.CLASSES + c) * ClassRow.WORDS)
+
+
+@njit
+def _first_event(network: SwitchedNetwork) -> EventEntry:
+    return EventEntry(words_at(network.events), 0)
+
+
+@njit
+def _first_arrival(network: SwitchedNetwork) -> ArrivalEntry:
+    return ArrivalEntry(words_at(network.arrivals), 0)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
 @njit
-def _happens(W, time, order, packet):
-    """Add an event at a switch: see `State.happenings`."""
-    push(words_at(W[at.A_HAPPENINGS]), W[at.W_HAPPENING], time, order, packet)
-    W[at.W_HAPPENING] += 1
+def _add_event(network: SwitchedNetwork, time: int, order: int, packet: int) -> None:
+    """Add an event at a switch."""
+    push(_first_event(network), network.event_count, time, order, packet)
+    network.event_count += 1
 
 
 @njit
-def wake_time(W):
+def wake_time(network: SwitchedNetwork) -> int:
     """Return the latest time to continue for the next arrival at a host; -1: none. Events at switches may be processed
     late, since times are computed and not measured; but their consequences reach a host only after a shortest packet
     has crossed the last link."""
     wake = -1
-    if W[at.W_HAPPENING]:
-        wake = words_at(W[at.A_HAPPENINGS])[0] + W[at.W_LAST_LINK]
-    if W[at.W_REACHING]:
-        reached = words_at(W[at.A_REACHING])[0]
-        if wake < 0 or reached < wake:
-            wake = reached
+    if network.event_count:
+        wake = _first_event(network).time + network.last_link
+    if network.arrival_count:
+        arrival = _first_arrival(network).time
+        if wake < 0 or arrival < wake:
+            wake = arrival
     return wake
 
 
 @njit
-def next_reached(W, until):
+def next_reached(network: SwitchedNetwork, until: int) -> int:
     """Advance the time up to and including `until`, or until a packet has reached its host; return the packet, or -1.
-    `W_REACHED_AT` is its time of arrival and `W_REACHED` the host; the caller must `release` it. It may be returned
-    `W_EARLY` before that time, together with others."""
-    happening, reaching = words_at(W[at.A_HAPPENINGS]), words_at(W[at.A_REACHING])
+    `reached_at` is its time of arrival and `reached_host` the host; the caller must `release` it. It may be returned
+    `early` before that time, together with others."""
+    event, arrival = _first_event(network), _first_arrival(network)
     while True:
         now = until + 1
-        if W[at.W_HAPPENING]:
-            now = min(now, happening[0])
-        if W[at.W_REACHING] and reaching[0] - W[at.W_EARLY] < now:
-            reached, port, packet = reaching[0], reaching[1], reaching[2]
-            pop(reaching, W[at.W_REACHING])
-            W[at.W_REACHING] -= 1
-            if _port_of(W, port)[at.P_TAPS] & at.AT_END:
-                _tap(W, port, packet, reached, 1)
-            W[at.W_REACHED_AT] = reached
-            W[at.W_REACHED] = _port_of(W, port)[at.P_DST]
+        if network.event_count:
+            now = min(now, event.time)
+        if network.arrival_count and arrival.time - network.early < now:
+            time, number, packet = arrival.time, arrival.port, arrival.packet
+            pop(arrival, network.arrival_count)
+            network.arrival_count -= 1
+            if _port_of(network, number).taps & at.AT_END:
+                _tap(network, number, packet, time, 1)
+            network.reached_at = time
+            network.reached_host = _port_of(network, number).dst
             return packet
         if now > until:
-            W[at.W_NOW] = until
+            network.now = until
             return -1
-        order, packet = happening[1], happening[2]
-        pop(happening, W[at.W_HAPPENING])
-        W[at.W_HAPPENING] -= 1
-        W[at.W_NOW] = now
+        order, packet = event.order, event.packet
+        pop(event, network.event_count)
+        network.event_count -= 1
+        network.now = now
         if packet < 0:
-            _serve(W, order - at.BEFORE_ARRIVALS, now)
+            _serve(network, order - at.BEFORE_ARRIVALS, now)
             continue
         link = order & at.LINK
-        if _port_of(W, link)[at.P_TAPS] & at.AT_END:
-            _tap(W, link, packet, now, 1)
-        port = _way(W, _port_of(W, link)[at.P_DST], packet)
+        if _port_of(network, link).taps & at.AT_END:
+            _tap(network, link, packet, now, 1)
+        port = _next_hop(network, _port_of(network, link).dst, packet)
         if port < 0:
-            _drop(W, link, packet, now, at.NO_ROUTE)
+            _drop(network, link, packet, now, at.NO_ROUTE)
         else:
-            _offer(W, port, packet, now)
+            _offer(network, port, packet, now)
 
 
 @njit
-def arrive(W, host, packet):
+def arrive(network: SwitchedNetwork, host: int, packet: int) -> None:
     """Put a packet sent by a host into the host's port, at the time reached by `next_reached`."""
-    _offer(W, _way(W, host, packet), packet, W[at.W_NOW])
+    _offer(network, _next_hop(network, host, packet), packet, network.now)
 
 
 # --- packets ----------------------------------------------------------------------------------------------------------
 
 
 @njit
-def room(W):
+def has_space(network: SwitchedNetwork) -> bool:
     """Return True if there is space for one more packet, and for the drops and captures of all packets in flight."""
-    under_way = W[at.ROOM_PACKETS] - W[at.W_FREE_COUNT]
+    in_flight = network.packet_capacity - network.free_count
     return (
-        W[at.W_FREE_COUNT] > 0
-        and W[at.ROOM_DROPS] - W[at.W_DROPPED] > under_way
-        and W[at.ROOM_TAPS] - W[at.W_TAPPED] >= W[at.W_TAPS_PER_PACKET] * (under_way + 1)
+        network.free_count > 0
+        and network.drop_capacity - network.drop_count > in_flight
+        and network.tap_capacity - network.tap_count >= network.taps_per_packet * (in_flight + 1)
     )
 
 
 @njit
-def take(W):
-    """Return a free packet; requires `room`."""
-    packet = W[at.W_FREE]
-    W[at.W_FREE] = packet_of(W, packet)[at.K_NEXT]
-    W[at.W_FREE_COUNT] -= 1
+def take(network: SwitchedNetwork) -> int:
+    """Return a free packet; requires `has_space`."""
+    packet = network.first_free
+    network.first_free = packet_of(network, packet).next
+    network.free_count -= 1
     return packet
 
 
 @njit
-def release(W, packet):
+def release(network: SwitchedNetwork, packet: int) -> None:
     """Free a packet."""
-    packet_of(W, packet)[at.K_NEXT] = W[at.W_FREE]
-    W[at.W_FREE] = packet
-    W[at.W_FREE_COUNT] += 1
+    packet_of(network, packet).next = network.first_free
+    network.first_free = packet
+    network.free_count += 1
 
 
 @njit
-def _drop(W, port, packet, time, cause):
-    row = words_at(W[at.A_DROPS] + W[at.W_DROPPED] * (8 * len(at.LOST)))
-    W[at.W_DROPPED] += 1
-    each = packet_of(W, packet)
-    row[0] = time
-    row[1] = port
-    row[2] = cause
-    row[3] = each[at.K_IMPORTANT]
-    row[4] = each[at.K_PRIORITY]
-    row[5], row[6] = whose(frame_of(W, packet), each[at.K_LENGTH])
-    release(W, packet)
+def _drop(network: SwitchedNetwork, port: int, packet: int, time: int, cause: int) -> None:
+    drop = DropRow(words_at(network.drops), network.drop_count * DropRow.WORDS)
+    network.drop_count += 1
+    row = packet_of(network, packet)
+    drop.time = time
+    drop.port = port
+    drop.cause = cause
+    drop.is_important = row.is_important
+    drop.priority = row.priority
+    message, number = whose(frame_of(network, packet), row.length)
+    drop.message = message
+    drop.packet = number
+    release(network, packet)
 
 
 @njit
-def _tap(W, port, packet, time, incoming):
+def _tap(network: SwitchedNetwork, port: int, packet: int, time: int, is_incoming: int) -> None:
     """Record a packet for a capture."""
-    row = words_at(W[at.A_TAPS] + W[at.W_TAPPED] * (8 * len(at.TAPPED)))
-    copy, frame = bytes_at(W[at.A_TAPPED] + W[at.W_TAPPED] * W[at.TAPPED_BYTES]), frame_of(W, packet)
-    W[at.W_TAPPED] += 1
-    row[0] = time
-    row[1] = port
-    row[2] = incoming
-    row[3] = packet_of(W, packet)[at.K_LENGTH]
-    for i in range(min(row[3], W[at.TAPPED_BYTES])):
+    tap = TapRow(words_at(network.taps), network.tap_count * TapRow.WORDS)
+    copy = bytes_at(network.tap_frames + network.tap_count * network.tap_bytes)
+    frame = frame_of(network, packet)
+    network.tap_count += 1
+    tap.time = time
+    tap.port = port
+    tap.is_incoming = is_incoming
+    tap.length = packet_of(network, packet).length
+    for i in range(min(tap.length, network.tap_bytes)):
         copy[i] = frame[i]
 
 
@@ -185,112 +214,118 @@ def _tap(W, port, packet, time, incoming):
 
 
 @njit
-def _way(W, node, packet):
+def _next_hop(network: SwitchedNetwork, node: int, packet: int) -> int:
     """Return the port by which a packet leaves a node; -1: no route."""
-    each = packet_of(W, packet)
-    some = words_at(W[at.A_WAY_OF] + (node * W[at.W_HOSTS] + each[at.K_DST]) * 16)
-    ways, count = words_at(W[at.A_WAYS] + some[0] * 8), some[1]
+    row = packet_of(network, packet)
+    route = RouteRow(words_at(network.routes), (node * network.host_count + row.dst) * RouteRow.WORDS)
+    ports, count = words_at(network.next_hops + route.first * 8), route.count
     if count < 2:
-        return ways[0] if count else -1
-    here = words_at(W[at.A_NODES] + node * (8 * at.NODE_WORDS))
-    choices = here[at.N_CHOICES]
-    here[at.N_CHOICES] = choices + 1
-    if W[at.W_BALANCING] == 2:
-        return ways[((here[at.N_KEY] & 0xFFFF) + choices) % count]
-    counter = choices if W[at.W_BALANCING] == 1 else each[at.K_ENTROPY]
-    return ways[(draw(here[at.N_KEY], counter) * count) >> 32]
+        return ports[0] if count else -1
+    here = NodeRow(words_at(network.nodes), node * NodeRow.WORDS)
+    choices = here.choices
+    here.choices = choices + 1
+    if network.balancing == 2:
+        return ports[((here.key & 0xFFFF) + choices) % count]
+    counter = choices if network.balancing == 1 else row.entropy
+    return ports[(draw(here.key, counter) * count) >> 32]
 
 
 # --- ports ------------------------------------------------------------------------------------------------------------
 
 
 @njit
-def _offer(W, number, packet, time):
+def _offer(network: SwitchedNetwork, number: int, packet: int, time: int) -> None:
     """Send, queue or drop a packet that reaches a port."""
-    port, each = _port_of(W, number), packet_of(W, packet)
-    c = min(each[at.K_PRIORITY], port[at.P_LAST])
-    if port[at.P_FREE_AT] <= time and not port[at.P_MASK]:
-        _transmit(W, number, packet, c, time)
+    port, row = _port_of(network, number), packet_of(network, packet)
+    c = min(row.priority, port.last_class)
+    if port.free_at <= time and not port.class_mask:
+        _transmit(network, number, packet, c, time)
         return
-    queue, size = _class_of(W, number, c), each[at.K_SIZE]
-    waiting = port[at.P_WAITING] + size
-    if waiting > port[at.P_LIMIT] or queue[at.C_HELD] + size > queue[at.C_LIMIT]:
-        queue[at.C_DROPS_TAIL] += 1
-        _drop(W, number, packet, time, at.TAIL)
+    queue, size = _class_of(network, number, c), row.size
+    queued = port.queued + size
+    if queued > port.limit or queue.queued + size > queue.limit:
+        queue.drops_tail += 1
+        _drop(network, number, packet, time, at.TAIL)
         return
-    if queue[at.C_HELD] >= queue[at.C_THRESHOLD]:
-        if each[at.K_IMPORTANT]:
-            each[at.K_MARKED] = 1
-            mark(frame_of(W, packet))
-            queue[at.C_MARKS] += 1
-        elif port[at.P_SELECTIVE]:
-            queue[at.C_DROPS_SELECTIVE] += 1
-            _drop(W, number, packet, time, at.SELECTIVE)
+    if queue.queued >= queue.threshold:
+        if row.is_important:
+            row.is_marked = 1
+            mark(frame_of(network, packet))
+            queue.marks += 1
+        elif port.drops_selectively:
+            queue.drops_selective += 1
+            _drop(network, number, packet, time, at.SELECTIVE)
             return
-    each[at.K_NEXT] = -1
-    if port[at.P_MASK] >> c & 1:
-        packet_of(W, queue[at.C_FINAL])[at.K_NEXT] = packet
+    row.next = -1
+    if port.class_mask >> c & 1:
+        packet_of(network, queue.last).next = packet
     else:
-        queue[at.C_FIRST] = packet
-    queue[at.C_FINAL] = packet
-    queue[at.C_HELD] += size
-    port[at.P_WAITING] = waiting
-    port[at.P_PEAK] = max(port[at.P_PEAK], waiting)
-    if not port[at.P_MASK]:
-        _happens(W, port[at.P_FREE_AT], at.BEFORE_ARRIVALS + number, -1)
-    port[at.P_MASK] |= 1 << c
+        queue.first = packet
+    queue.last = packet
+    queue.queued += size
+    port.queued = queued
+    port.peak = max(port.peak, queued)
+    if not port.class_mask:
+        _add_event(network, port.free_at, at.BEFORE_ARRIVALS + number, -1)
+    port.class_mask |= 1 << c
 
 
 @njit
-def _serve(W, number, time):
+def _serve(network: SwitchedNetwork, number: int, time: int) -> None:
     """Start the first packet of the highest nonempty class on a free port."""
-    port = _port_of(W, number)
+    port = _port_of(network, number)
     c = 0
-    while not port[at.P_MASK] >> c & 1:
+    while not port.class_mask >> c & 1:
         c += 1
-    queue = _class_of(W, number, c)
-    packet = queue[at.C_FIRST]
-    each = packet_of(W, packet)
-    queue[at.C_HELD] -= each[at.K_SIZE]
-    port[at.P_WAITING] -= each[at.K_SIZE]
-    queue[at.C_FIRST] = each[at.K_NEXT]
-    if each[at.K_NEXT] < 0:
-        port[at.P_MASK] ^= 1 << c
-    _transmit(W, number, packet, c, time)
-    if port[at.P_MASK]:
-        _happens(W, port[at.P_FREE_AT], at.BEFORE_ARRIVALS + number, -1)
+    queue = _class_of(network, number, c)
+    packet = queue.first
+    row = packet_of(network, packet)
+    queue.queued -= row.size
+    port.queued -= row.size
+    queue.first = row.next
+    if row.next < 0:
+        port.class_mask ^= 1 << c
+    _transmit(network, number, packet, c, time)
+    if port.class_mask:
+        _add_event(network, port.free_at, at.BEFORE_ARRIVALS + number, -1)
 
 
 @njit
-def _transmit(W, number, packet, c, start):
+def _log_transmission(network: SwitchedNetwork, start: int, number: int, packet: int, arrives: bool) -> None:
+    """Record a transmission if there is space."""
+    if network.log_count < network.log_capacity:
+        entry = TransmissionRow(words_at(network.log), network.log_count * TransmissionRow.WORDS)
+        network.log_count += 1
+        entry.start = start
+        entry.port = number
+        entry.packet = packet
+        entry.is_marked = packet_of(network, packet).is_marked
+        entry.arrives = arrives
+
+
+@njit
+def _transmit(network: SwitchedNetwork, number: int, packet: int, c: int, start: int) -> None:
     """Put a packet on the wire; its first bit leaves at `start`."""
-    port, size = _port_of(W, number), packet_of(W, packet)[at.K_SIZE]
-    end = start - (-size * PS_PER_BYTE_AT_1_BPS // port[at.P_RATE])
-    port[at.P_FREE_AT] = end
-    queue = _class_of(W, number, c)
-    queue[at.C_PACKETS] += 1
-    queue[at.C_BYTES] += size
-    if port[at.P_TAPS] & at.AT_SOURCE:
-        _tap(W, number, packet, start, 0)
+    port, size = _port_of(network, number), packet_of(network, packet).size
+    end = start - (-size * PS_PER_BYTE_AT_1_BPS // port.rate)
+    port.free_at = end
+    queue = _class_of(network, number, c)
+    queue.packets += 1
+    queue.bytes += size
+    if port.taps & at.AT_SOURCE:
+        _tap(network, number, packet, start, 0)
     arrives = True
-    if port[at.P_ODDS]:
-        count = port[at.P_SENT]
-        port[at.P_SENT] = count + 1
-        arrives = draw(port[at.P_KEY], count) >= port[at.P_ODDS]
-    if W[at.W_LOGGED] < W[at.ROOM_LOG]:
-        row = words_at(W[at.A_LOG] + W[at.W_LOGGED] * (8 * len(at.TRANSMITTED)))
-        W[at.W_LOGGED] += 1
-        row[0] = start
-        row[1] = number
-        row[2] = packet
-        row[3] = packet_of(W, packet)[at.K_MARKED]
-        row[4] = arrives
-    if arrives and port[at.P_ENDS_AT_HOST]:
-        push(words_at(W[at.A_REACHING]), W[at.W_REACHING], end + port[at.P_LATENCY], number, packet)
-        W[at.W_REACHING] += 1
+    if port.loss_odds:
+        count = port.sent
+        port.sent = count + 1
+        arrives = draw(port.key, count) >= port.loss_odds
+    _log_transmission(network, start, number, packet, arrives)
+    arrival = end + port.latency
+    if arrives and port.ends_at_host:
+        push(_first_arrival(network), network.arrival_count, arrival, number, packet)
+        network.arrival_count += 1
     elif arrives:
-        arrival = end + port[at.P_LATENCY]
-        _happens(W, arrival, tie_break(port[at.P_TIES], arrival) << at.LINK_BITS | number, packet)
+        _add_event(network, arrival, tie_break(port.tie_key, arrival) << at.LINK_BITS | number, packet)
     else:
-        port[at.P_LOST] += 1
-        _drop(W, number, packet, end, at.LOSS)
+        port.lost += 1
+        _drop(network, number, packet, end, at.LOSS)

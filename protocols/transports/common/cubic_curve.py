@@ -6,31 +6,43 @@ acknowledgement adds up.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_USER
-from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, MAX_WINDOW, SHIFT, SRTT
+from gradwire.jit.records import Word
+from gradwire.protocols.transports.base import ONE, fixed_mul
+from gradwire.protocols.transports.common.window import MAX_WINDOW, SHIFT, WindowFlow, WindowParameters
 
-# a sender's own words, after those of the window machinery that CUBIC uses
-W_MAX = S_USER + 16
-EPOCH = S_USER + 17  # start of this congestion avoidance stage, 0 = not started
-K = S_USER + 18  # in ticks
-W_EST = S_USER + 19
-PRIOR = S_USER + 21  # the window when ssthresh was last set
-REST = S_USER + 22  # remainder of the growth of the window
-REST_EST = S_USER + 23  # and of W_est
-SEEN = S_USER + 24  # time of the last acknowledgement
 
-# parameters, after those of the window machinery
-K_BETA, K_ALPHA, K_CONVERGED, K_CUBE, K_ROOT, K_ROOT_SHIFT = 5, 6, 7, 8, 9, 10
+class CubicFlow(WindowFlow):
+    """The sender of CUBIC."""
+
+    w_max = Word("W_max: plateau of the curve, the window before the last reduction", "packets << 16", at=16)
+    epoch = Word("start of this congestion avoidance stage, 0 = not started", "ps")
+    k = Word("K: time from the start of the stage to the plateau", "ticks")
+    w_est = Word("W_est: window that Reno would have", "packets << 16")
+    prior_cwnd = Word("window when ssthresh was last set", "packets << 16", at=21)
+    growth_rest = Word("remainder of the division that grows the window")
+    w_est_rest = Word("remainder of the division that grows W_est")
+    last_ack_at = Word("time of the last acknowledgement that made progress", "ps")
+
+
+class CubicParameters(WindowParameters):
+    """The parameters of CUBIC."""
+
+    beta = Word("factor of the window at a reduction", "20-bit fraction", at=5)
+    alpha = Word("alpha_cubic: growth of W_est per window", "20-bit fraction")
+    fast_convergence = Word("1: fast convergence")
+    steepness = Word("C: steepness of the curve", "packets << 80 per tick^3")
+    inverse_steepness = Word("1 / C, divided by 8 until it is below 2^24", "tick^3 per packets << 16")
+    root_shift = Word("number of these divisions by 8: cube roots are shifted by it")
+
 
 TICK = 20  # time on the curve in 2^TICK ps
-FARTHEST = 1 << 27  # ticks
-MOST = 4096  # packets that one acknowledgement can grow the window for
+FARTHEST = 1 << 27  # longest time from the plateau, ticks
+MOST_ACKED = 4096  # packets of one acknowledgement that grow the window, at most
 CUBE_SHIFT = 20
 
 
 @njit
-def cube_root(x):
+def cube_root(x: int) -> int:
     """Return the integer cube root, rounded down, of 0 <= x < 2^63."""
     root = 0
     shift = 60
@@ -45,70 +57,70 @@ def cube_root(x):
 
 
 @njit
-def curve(M, k, f, ticks):
+def curve(params: CubicParameters, flow: CubicFlow, ticks: int) -> int:
     """Return W_cubic at `ticks` after the start of the stage, packets << 16."""
-    q = ticks - M[f + K]
-    q = min(max(q, -FARTHEST), FARTHEST)
-    cube = (q * q >> 24) * q >> CUBE_SHIFT
-    return M[f + W_MAX] + (cube * M[k + K_CUBE] >> CUBE_SHIFT)
+    distance = min(max(ticks - flow.k, -FARTHEST), FARTHEST)
+    cube = (distance * distance >> 24) * distance >> CUBE_SHIFT
+    return flow.w_max + (cube * params.steepness >> CUBE_SHIFT)
 
 
 @njit
-def _begin(M, k, f, now):
-    window = M[f + CWND]
-    M[f + EPOCH] = now
-    M[f + W_EST] = window
-    M[f + REST] = 0
-    M[f + REST_EST] = 0
-    if M[f + W_MAX] <= window:
-        M[f + W_MAX] = window
-        M[f + K] = 0
+def _begin(params: CubicParameters, flow: CubicFlow, now: int) -> None:
+    """Begin a stage of congestion avoidance: its curve starts at the present window."""
+    window = flow.cwnd
+    flow.epoch = now
+    flow.w_est = window
+    flow.growth_rest = 0
+    flow.w_est_rest = 0
+    if flow.w_max <= window:
+        flow.w_max = window
+        flow.k = 0
     else:
-        M[f + K] = cube_root((M[f + W_MAX] - window) * M[k + K_ROOT]) << M[k + K_ROOT_SHIFT]
+        flow.k = cube_root((flow.w_max - window) * params.inverse_steepness) << params.root_shift
 
 
 @njit
-def record_peak(M, k, f):
+def record_peak(params: CubicParameters, flow: CubicFlow) -> None:
     """Record the window before a reduction, for the curve of the next stage."""
-    window = M[f + CWND]
-    if M[k + K_CONVERGED] and window < M[f + W_MAX]:
-        M[f + W_MAX] = window * (ONE + M[k + K_BETA]) >> 21
+    window = flow.cwnd
+    if params.fast_convergence and window < flow.w_max:
+        flow.w_max = fixed_mul(window, ONE + params.beta) // 2
     else:
-        M[f + W_MAX] = window
-    M[f + PRIOR] = window
-    M[f + EPOCH] = 0
+        flow.w_max = window
+    flow.prior_cwnd = window
+    flow.epoch = 0
 
 
 @njit
-def avoid_congestion(M, k, f, newly, now, since):
+def avoid_congestion(params: CubicParameters, flow: CubicFlow, newly: int, now: int, since: int) -> None:
     """Grow the window in congestion avoidance. `since`: time of the previous acknowledgement."""
-    window = M[f + CWND]
-    used = (M[f + FLIGHT] + newly) << SHIFT
-    if M[f + EPOCH] == 0:
-        _begin(M, k, f, now)
+    window = flow.cwnd
+    used = (flow.in_flight + newly) << SHIFT
+    if flow.epoch == 0:
+        _begin(params, flow, now)
     if used + (1 << SHIFT) <= window:
-        M[f + EPOCH] += now - max(since, M[f + EPOCH])
+        flow.epoch += now - max(since, flow.epoch)
         return
-    newly = min(newly, MOST)
+    newly = min(newly, MOST_ACKED)
     divisor = window >> 8
-    alpha = ONE if M[f + W_EST] >= M[f + PRIOR] else M[k + K_ALPHA]
-    rest = M[f + REST_EST] + (newly * alpha << 4)
-    M[f + W_EST] += rest // divisor
-    M[f + REST_EST] = rest % divisor
-    elapsed = now - M[f + EPOCH]
-    if curve(M, k, f, elapsed >> TICK) < M[f + W_EST]:
-        M[f + CWND] = min(max(window, M[f + W_EST]), MAX_WINDOW)
+    alpha = ONE if flow.w_est >= flow.prior_cwnd else params.alpha
+    rest = flow.w_est_rest + (newly * alpha << 4)
+    flow.w_est += rest // divisor
+    flow.w_est_rest = rest % divisor
+    elapsed = now - flow.epoch
+    if curve(params, flow, elapsed >> TICK) < flow.w_est:
+        flow.cwnd = min(max(window, flow.w_est), MAX_WINDOW)
         return
-    target = curve(M, k, f, (elapsed + M[f + SRTT]) >> TICK)
+    target = curve(params, flow, (elapsed + flow.srtt) >> TICK)
     target = min(max(target, window), window + (window >> 1))
-    rest = M[f + REST] + ((target - window) * newly << 8)
-    M[f + CWND] = min(window + rest // divisor, MAX_WINDOW)
-    M[f + REST] = rest % divisor
+    rest = flow.growth_rest + ((target - window) * newly << 8)
+    flow.cwnd = min(window + rest // divisor, MAX_WINDOW)
+    flow.growth_rest = rest % divisor
 
 
 @njit
-def shift_epoch(M, f, now):
+def shift_epoch(flow: CubicFlow, now: int) -> None:
     """Shift the curve by the time in which there was nothing to send."""
-    if M[f + EPOCH] > 0:
-        M[f + EPOCH] += now - max(M[f + SEEN], M[f + EPOCH])
-    M[f + SEEN] = now
+    if flow.epoch > 0:
+        flow.epoch += now - max(flow.last_ack_at, flow.epoch)
+    flow.last_ack_at = now

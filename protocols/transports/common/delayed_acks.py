@@ -12,69 +12,68 @@
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import ACK, R_TIMER, R_USER
+from gradwire.jit.records.constants import ACK
 from gradwire.protocols.transports.base import for_previous, reply
 from gradwire.protocols.transports.common.persistent_state import PersistentState
-from gradwire.protocols.transports.common.window import CUMULATIVE
+from gradwire.protocols.transports.common.window import WindowParameters, WindowReceiver
 from gradwire.protocols.transports.common.window import forget_received as forget_window
-from gradwire.protocols.transports.common.window import on_data as take_at_once
+from gradwire.protocols.transports.common.window import on_data as acknowledge_at_once
 
-# a receiver's own words, after those of the window machinery
-WAITING = R_USER + 1  # 1: a packet waits for its acknowledgement
-MARK = R_USER + 2  # its mark
-TOP = R_USER + 3  # one above the highest packet that has arrived
-
-RECEIVER_AT_REST = PersistentState(idle=(CUMULATIVE, TOP))
-
-K_DELAY = 4  # parameter, after those of the window machinery: the maximum delay, 0 = none
+RECEIVER_AT_REST = PersistentState(idle=(WindowReceiver.cumulative, WindowReceiver.next_above))
 
 
 @njit
-def take(M, k, r, sequence, size, ce, now, alike):
-    """Place the packet, and acknowledge it now or later. `alike`: delay it only together with packets of equal mark, as
-    transports need that measure the share of marks."""
-    before = M[r + CUMULATIVE]
-    answer = take_at_once(M, k, r, sequence, size, ce, now)
-    delay = M[k + K_DELAY]
+def take(
+    params: WindowParameters, receiver: WindowReceiver, sequence: int, size: int, ce: int, now: int, alike: int
+) -> int:
+    """Place the packet, and acknowledge it now or later. `alike`: delay it only together with packets of equal mark, so
+    that the share of marks can be measured."""
+    before = receiver.cumulative
+    answer = acknowledge_at_once(params, receiver, sequence, size, ce, now)
+    delay = params.ack_delay
     if delay == 0:
         return answer
-    M[r + TOP] = max(M[r + TOP], sequence + 1)
-    cumulative = M[r + CUMULATIVE]
-    waiting = M[r + WAITING]
-    mark = M[r + MARK]
-    if cumulative == before + 1 and M[r + TOP] == cumulative and (waiting == 0 or (alike and ce != mark)):
-        M[r + WAITING] = 1
-        M[r + MARK] = ce
-        M[r + R_TIMER] = now + delay
+    receiver.next_above = max(receiver.next_above, sequence + 1)
+    cumulative = receiver.cumulative
+    waiting = receiver.has_unacknowledged
+    mark = receiver.waiting_mark
+    if cumulative == before + 1 and receiver.next_above == cumulative and (waiting == 0 or (alike and ce != mark)):
+        receiver.has_unacknowledged = 1
+        receiver.waiting_mark = ce
+        receiver.timer = now + delay
         if waiting == 0:
             return 0
         return for_previous(reply(ACK, mark, before, 0, 1))
-    M[r + WAITING] = 0
-    M[r + R_TIMER] = 0
+    receiver.has_unacknowledged = 0
+    receiver.timer = 0
     return reply(ACK, ce | (waiting & mark), cumulative, 0, 1)
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
-    return take(M, k, r, sequence, size, ce, now, 0)
+def on_data(params: WindowParameters, receiver: WindowReceiver, sequence: int, size: int, ce: int, now: int) -> int:
+    """Place the packet, and acknowledge it now or later."""
+    return take(params, receiver, sequence, size, ce, now, 0)
 
 
 @njit
-def on_data_alike(M, k, r, sequence, size, ce, now):
-    return take(M, k, r, sequence, size, ce, now, 1)
+def on_data_alike(
+    params: WindowParameters, receiver: WindowReceiver, sequence: int, size: int, ce: int, now: int
+) -> int:
+    """Place the packet, and acknowledge it now or later, together with packets of equal mark only."""
+    return take(params, receiver, sequence, size, ce, now, 1)
 
 
 @njit
-def on_late(M, k, r, now):
+def on_late(params: WindowParameters, receiver: WindowReceiver, now: int) -> int:
     """Acknowledge a waiting packet that no other has followed."""
-    if M[r + WAITING] == 0:
+    if receiver.has_unacknowledged == 0:
         return 0
-    M[r + WAITING] = 0
-    return reply(ACK, M[r + MARK], M[r + CUMULATIVE], 0, 1)
+    receiver.has_unacknowledged = 0
+    return reply(ACK, receiver.waiting_mark, receiver.cumulative, 0, 1)
 
 
 @njit
-def forget_received(M, k, r, packets):
+def forget_received(params: WindowParameters, receiver: WindowReceiver, packets: int) -> None:
     """Renumber packets without the first `packets` of a stream."""
-    forget_window(M, k, r, packets)
-    M[r + TOP] -= packets
+    forget_window(params, receiver, packets)
+    receiver.next_above -= packets

@@ -1,5 +1,4 @@
-"""Detects losses of window transports, reduces the window, and picks the next packet: retransmissions first, then new
-ones.
+"""Loss recovery of window transports: loss detection, reduction of the window, and choice of the next packet.
 
 * A packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3). One lost packet is
   retransmitted at once, the others as the window allows. A lost retransmission is detected by the timer only, as in RFC
@@ -16,153 +15,125 @@ ones.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import BLOCKED, S_BITS, S_SENT, S_WORDS
+from gradwire.jit.records.constants import BLOCKED
 from gradwire.protocols.transports.base import bit, set_bit
-from gradwire.protocols.transports.common.lost_packets import note_lost
-from gradwire.protocols.transports.common.window import (
-    CWND,
-    DELIVERED,
-    FLIGHT,
-    HIGHEST,
-    K_PRR,
-    NXT,
-    PRR_FLIGHT,
-    RECOVER,
-    REDUCED,
-    RESCUED,
-    SCANNED,
-    SENT_BEFORE,
-    SHIFT,
-    SSTHRESH,
-    STATE,
-    TIMED,
-    UNA,
-    URGENT,
-    reduce,
-)
+from gradwire.protocols.transports.common.window import SHIFT, URGENT, WindowFlow, WindowParameters, note_lost, reduce
 from gradwire.protocols.transports.common.window import pull as next_packet
 
 DUPLICATES = 3
 
 
 @njit
-def find_losses(M, f):
+def find_losses(flow: WindowFlow) -> int:
     """Declare packets lost that three acknowledged packets have overtaken; return the number of new losses."""
-    una = M[f + UNA]
-    highest = M[f + HIGHEST]
+    una = flow.una
+    highest = flow.highest
     if highest < una + DUPLICATES:
         return 0
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    again = lost + M[f + S_WORDS]
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    retransmitted = flow.retransmitted
     limit = highest + 1
     overtaken = 0
     while overtaken < DUPLICATES:
         limit -= 1
         if limit <= una:
             return 0
-        overtaken += bit(M, bits, limit)
-    found = 0
-    for sequence in range(max(una, M[f + SCANNED]), limit):
-        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
-            note_lost(M, f, sequence)
-            M[f + FLIGHT] -= 1
-            found += 1
-            if sequence == M[f + TIMED]:
-                M[f + TIMED] = -1
-    if limit > M[f + SCANNED]:
-        M[f + SCANNED] = limit
-    return found
+        overtaken += bit(acknowledged, limit)
+    losses = 0
+    for sequence in range(max(una, flow.scanned), limit):
+        if bit(acknowledged, sequence) == 0 and bit(lost, sequence) == 0 and bit(retransmitted, sequence) == 0:
+            note_lost(flow, sequence)
+            flow.in_flight -= 1
+            losses += 1
+            if sequence == flow.timed:
+                flow.timed = -1
+    if limit > flow.scanned:
+        flow.scanned = limit
+    return losses
 
 
 @njit
-def begin(M, f):
+def begin(flow: WindowFlow) -> bool:
     """Begin a recovery if none is in progress; return True if it begins now. It lasts until all packets in flight are
     acknowledged, and one lost packet may be sent at once (RFC 6675 section 5, step 4.3)."""
-    if M[f + UNA] < M[f + RECOVER]:
+    if flow.una < flow.recover:
         return False
-    M[f + RECOVER] = M[f + NXT]
-    M[f + STATE] = URGENT
+    flow.recover = flow.nxt
+    flow.loss_state = URGENT
     return True
 
 
 @njit
-def slow_down(M, k, f, window):
-    """Reduce the window to `window` at the start of a recovery, unless it has fallen since the packets in flight were
-    sent."""
-    if M[f + UNA] < M[f + REDUCED]:
+def slow_down(params: WindowParameters, flow: WindowFlow, window: int) -> None:
+    """Reduce the window to `window` at the start of a recovery, at most once per window of data."""
+    if flow.una < flow.reduction_end:
         return
-    reduce(M, f, window)
-    M[f + STATE] = URGENT
-    if M[k + K_PRR]:
-        M[f + PRR_FLIGHT] = M[f + NXT] - M[f + UNA]
-        M[f + DELIVERED] = 0
-        M[f + SENT_BEFORE] = M[f + S_SENT]
+    reduce(flow, window)
+    flow.loss_state = URGENT
+    if params.prr:
+        flow.prr_flight = flow.nxt - flow.una
+        flow.prr_delivered = 0
+        flow.prr_sent_before = flow.sent
 
 
 @njit
-def recover(M, k, f):
+def recover(params: WindowParameters, flow: WindowFlow) -> None:
     """Enter fast recovery after a loss, and halve the window once per window (RFC 5681, RFC 6582)."""
-    if begin(M, f):
-        slow_down(M, k, f, M[f + CWND] >> 1)
+    if begin(flow):
+        slow_down(params, flow, flow.cwnd >> 1)
 
 
 @njit
-def keep_pace(M, f, newly):
+def keep_pace(flow: WindowFlow, newly: int) -> None:
     """Process an acknowledgement of `newly` packets during a proportional rate reduction (RFC 6937 section 3). The
     share of the flight that is sent equals the ratio of the new window to the old one; below that, growth is at most
     that of slow start. At the end the window is at its target."""
-    if M[f + PRR_FLIGHT] == 0:
+    if flow.prr_flight == 0:
         return
-    if M[f + UNA] >= M[f + RECOVER]:
-        M[f + PRR_FLIGHT] = 0
-        M[f + CWND] = M[f + SSTHRESH]
+    if flow.una >= flow.recover:
+        flow.prr_flight = 0
+        flow.cwnd = flow.ssthresh
         return
-    M[f + DELIVERED] += newly
-    delivered = M[f + DELIVERED]
-    sent = M[f + S_SENT] - M[f + SENT_BEFORE]
-    flight = M[f + FLIGHT]
-    target = M[f + SSTHRESH]
+    flow.prr_delivered += newly
+    delivered = flow.prr_delivered
+    sent = flow.sent - flow.prr_sent_before
+    flight = flow.in_flight
+    target = flow.ssthresh
     if flight << SHIFT > target:
-        whole = M[f + PRR_FLIGHT] << SHIFT
-        more = (delivered * target + whole - 1) // whole - sent
+        prior_flight = flow.prr_flight << SHIFT
+        more = (delivered * target + prior_flight - 1) // prior_flight - sent
     else:
         more = min((target >> SHIFT) - flight, max(delivered - sent, newly) + 1)
-    M[f + CWND] = (flight + max(more, 0)) << SHIFT
+    flow.cwnd = (flight + max(more, 0)) << SHIFT
 
 
 @njit
-def _last_resort(M, f):
+def _last_resort(flow: WindowFlow) -> int:
     """Return a packet that may be lost, or BLOCKED (RFC 6675 NextSeg, rules 3 and 4)."""
-    bits = M[f + S_BITS]
-    again = bits + 2 * M[f + S_WORDS]
-    found = BLOCKED
-    for sequence in range(max(M[f + UNA], M[f + SCANNED]), M[f + HIGHEST]):
-        if found == BLOCKED and bit(M, bits, sequence) == 0 and bit(M, again, sequence) == 0:
-            found = sequence
-            set_bit(M, again, sequence)
-    if found == BLOCKED and M[f + RESCUED] != M[f + RECOVER]:
-        M[f + RESCUED] = M[f + RECOVER]
-        found = M[f + NXT] - 1
-        while bit(M, bits, found):
-            found -= 1
-        if bit(M, again, found):
+    acknowledged = flow.acknowledged
+    retransmitted = flow.retransmitted
+    candidate = BLOCKED
+    for sequence in range(max(flow.una, flow.scanned), flow.highest):
+        if candidate == BLOCKED and bit(acknowledged, sequence) == 0 and bit(retransmitted, sequence) == 0:
+            candidate = sequence
+            set_bit(retransmitted, sequence)
+    if candidate == BLOCKED and flow.rescued != flow.recover:
+        flow.rescued = flow.recover
+        candidate = flow.nxt - 1
+        while bit(acknowledged, candidate):
+            candidate -= 1
+        if bit(retransmitted, candidate):
             return BLOCKED
-    if found >= 0 and found == M[f + TIMED]:
-        M[f + TIMED] = -1
-    return found
+    if candidate >= 0 and candidate == flow.timed:
+        flow.timed = -1
+    return candidate
 
 
 @njit
-def pull(M, k, f, now):
-    """Return retransmissions first, then new packets, then the last resort, while fewer than the window are in
-    flight."""
-    sequence = next_packet(M, k, f, now)
-    if (
-        sequence == BLOCKED
-        and M[f + UNA] < M[f + RECOVER]
-        and M[f + STATE] <= 0
-        and M[f + FLIGHT] < M[f + CWND] >> SHIFT
-    ):
-        return _last_resort(M, f)
+def pull(params: WindowParameters, flow: WindowFlow, now: int) -> int:
+    """Return the next retransmission, new packet or last resort, while fewer than the window are in flight."""
+    sequence = next_packet(params, flow, now)
+    if sequence == BLOCKED and flow.una < flow.recover and flow.loss_state <= 0 and flow.in_flight < flow.cwnd >> SHIFT:
+        return _last_resort(flow)
     return sequence

@@ -1,5 +1,4 @@
-"""`Reliable`, the base class of window transports, sets sizes, record words and parameters; hooks come from
-`window`."""
+"""`Reliable`, the base class of window transports: sizes, field offsets, parameters and functions of `window`."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gradwire.jit.compiled import Rule
 from gradwire.protocols.transports.base import Context
 from gradwire.protocols.transports.common.delayed_acks import forget_received, on_late
-from gradwire.protocols.transports.common.window import NXT, forget, resume
+from gradwire.protocols.transports.common.window import WindowFlow, forget, resume
 from gradwire.scenarios.wire import ACK_BYTES, TCP_OVERHEAD
 
 if TYPE_CHECKING:
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Reliable:
-    """Sizes, words and first parameters of window transports; TCP packets unless a transport overrides them."""
+    """Sizes, functions and first parameters of window transports; TCP packets unless a transport overrides them."""
 
     control_bytes: ClassVar[int] = ACK_BYTES
     data_overhead: ClassVar[int] = TCP_OVERHEAD
     sender_bitmaps: ClassVar[int] = 3
     receiver_bitmaps: ClassVar[int] = 1
-    fresh_word: ClassVar[int] = NXT
+    fresh_word: ClassVar[int] = WindowFlow.nxt.offset
     probe_word: ClassVar[int] = 0
     on_late: ClassVar[Rule] = staticmethod(on_late)
     resume: ClassVar[Rule] = staticmethod(resume)

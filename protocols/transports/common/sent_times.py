@@ -1,4 +1,4 @@
-"""The send time of each packet, for delay-based transports.
+"""Send times of packets, for delay-based transports.
 
 A real header carries a timestamp that the receiver echoes. A simulated packet has no room for one, so the sender stores
 the time itself, one word per packet: 32 bitmaps' worth of words after the three of the window machinery. The difference
@@ -7,8 +7,9 @@ acknowledgement may answer either transmission.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import ACK, S_BITS, S_WORDS
+from gradwire.jit.records.constants import ACK
 from gradwire.protocols.transports.base import bit
+from gradwire.protocols.transports.common.window import WindowFlow
 
 SCOREBOARD = 3  # bitmaps of the window machinery
 BITMAPS = SCOREBOARD + 32
@@ -16,18 +17,17 @@ LONGEST = 1 << 42  # 4.4 s: upper limit of a delay, so that fractions of it in 2
 
 
 @njit
-def stamp(M, f, sequence, now):
+def stamp(flow: WindowFlow, sequence: int, now: int) -> None:
     """Record the send time of a packet."""
-    M[M[f + S_BITS] + SCOREBOARD * M[f + S_WORDS] + sequence] = now
+    flow.bitmaps[SCOREBOARD * flow.bitmap_words + sequence] = now
 
 
 @njit
-def delay_of(M, f, kind, sequence, now):
-    """Return the round trip of an acknowledged packet, from the start of its transmission; 0 if it was sent more than
-    once. Must be called before the acknowledgement enters the scoreboard."""
-    bits = M[f + S_BITS]
-    words = M[f + S_WORDS]
-    if kind != ACK or bit(M, bits, sequence) or bit(M, bits + 2 * words, sequence):
+def delay_of(flow: WindowFlow, kind: int, sequence: int, now: int) -> int:
+    """Return the round trip of an acknowledged packet, or 0 if it was sent more than once. It counts from the start of
+    the transmission. Call it before the acknowledgement enters the scoreboard."""
+    acknowledged = flow.acknowledged
+    if kind != ACK or bit(acknowledged, sequence) or bit(flow.retransmitted, sequence):
         return 0
     # at least 1: sockets may send a little ahead of their schedule
-    return min(max(now - M[bits + SCOREBOARD * words + sequence], 1), LONGEST)
+    return min(max(now - flow.bitmaps[SCOREBOARD * flow.bitmap_words + sequence], 1), LONGEST)

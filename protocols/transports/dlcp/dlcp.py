@@ -40,8 +40,35 @@ Our choices, where they are silent:
   of the original is rarely mistaken for its own, and without it delay control would get no samples during
   retransmissions.
 
+States of the sender, `probe_state` (n: the number of parts of the answer that are still to come):
+
+| state | event | action | next state |
+|---|---|---|---|
+| IDLE | `pull` finds no packet left in the pass | set the timer to a silence | QUIET |
+| IDLE | timer expires while midway WAITING | midway becomes ASKED | DUE |
+| QUIET | acknowledgement | set the timer to a silence | QUIET |
+| QUIET | timer expires | | DUE |
+| DUE | `pull` | send a probe with a new number for everything; set the timer | n = all parts |
+| n > 0 | awaited part of a Bitmap | store it; restart the timer, if no repetition is under way | n - 1 |
+| n > 0 | `pull` after the timer expired | repeat the probe, or request each missing part; double the wait | n |
+| 1 | last awaited part, midway ASKED | stop the timer; midway becomes ANSWERED_MIDWAY | IDLE |
+| 1 | last awaited part, else | stop the timer; begin a pass over the missing packets | IDLE |
+| any | Stop | stop the timer; the flow is done | |
+
+The query about important packets in the middle of the first pass, `midway_state`:
+
+| state | event | action | next state |
+|---|---|---|---|
+| NOT_YET | the first pass has sent its important packets (`important_first` with tags) | | REACHED |
+| REACHED | `pull` returns the next packet | set the timer to a silence | WAITING |
+| WAITING | timer expires while `probe_state` is IDLE | make a probe due | ASKED |
+| WAITING | the pass ends first | the probe at its end replaces the query | WAITING |
+| ASKED | last awaited part | retransmit the important packets it lacks, then resume the pass | ANSWERED_MIDWAY |
+
+While ASKED, `pull` continues the pass between the probe and its answer.
+
 The order and number of packets are in `packet_order`, the rate in `rate_control`, the budget that messages share in
-`loss_budget`, and the words of the records in `layout`.
+`loss_budget`, and the records in `layout`.
 """
 
 from __future__ import annotations
@@ -51,74 +78,30 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    ACK,
-    BITMAP,
-    BLOCKED,
-    PULL_PROBE,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_GOT,
-    R_IMPORTANT,
-    R_PACKETS,
-    R_TAGS,
-    R_WORDS,
-    S_BITS,
-    S_DONE,
-    S_PACKETS,
-    S_PEER,
-    S_TAGS,
-    S_TIMER,
-    S_WORDS,
-    STOP,
-)
+from gradwire.jit.records.constants import ACK, BITMAP, BLOCKED, PULL_PROBE, STOP
+from gradwire.jit.records.flows import Pair
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE, Context, bit, clear_bit, fraction, reply, set_bit
 from gradwire.protocols.transports.common.persistent_state import PersistentState
 from gradwire.protocols.transports.dlcp.layout import (
-    ANSWERED,
     ANSWERED_MIDWAY,
     ASKED,
-    AWAITED,
     BY_DELAY,
     BY_MARKS,
     BY_RECEIVER,
     EAGER,
     EARLY,
-    H_ENDS,
-    H_EPOCH,
-    HOST_WORDS,
-    IMPORTANT_ARRIVED,
     IMPORTANT_FIRST,
-    K_IMPORTANT,
-    K_POLICY,
-    K_PROBE,
-    K_RTT,
-    MIDWAY,
-    NEW,
-    NEXT_QUERY,
     ON_PROBE,
-    PAIR_WORDS,
-    PEER_WORDS,
-    PERIOD,
-    PROBE,
-    PROBES,
-    PROBING,
-    Q_HEARD,
-    Q_QUIET,
-    Q_ROUND,
     RANDOM,
     REACHED,
-    RESEND,
-    RESEND_FROM,
-    RESENDS_LEFT,
-    SENDER_BITMAPS,
-    SENT,
     SEQUENTIAL,
-    TIMED,
-    TIMED_AT,
-    WAIT,
     WAITING,
+    DlcpFlow,
+    DlcpHost,
+    DlcpPair,
+    DlcpParameters,
+    DlcpPeer,
+    DlcpReceiver,
 )
 from gradwire.protocols.transports.dlcp.loss_budget import is_affordable, spend
 from gradwire.protocols.transports.dlcp.packet_order import begin_resend_pass, first_pass, next_packet, ones
@@ -139,10 +122,10 @@ from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_CHANNEL_BYTES, UDP_OVERHEAD
 
 ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
-# argument of probes and Bitmaps: the number of the probe, modulo 4096, and above it the requested part, counted from 1,
-# or EVERYTHING
+# The argument of probes and Bitmaps is the number of the probe, modulo 4096, and above it the requested part, counted
+# from 1, or EVERYTHING.
 NUMBER_BITS = 12
-NUMBERS = (1 << NUMBER_BITS) - 1
+NUMBERS = (1 << NUMBER_BITS) - 1  # mask
 EVERYTHING = 0
 LONGEST = 24  # base round trips before a probe is repeated, at most
 ORDERS = {"important_first": IMPORTANT_FIRST, "sequential": SEQUENTIAL, "random": RANDOM}
@@ -152,250 +135,257 @@ DUE = -2  # a probe is to be sent now
 
 
 @njit
-def start(M, k, f, now):
-    begin(M, k, f, now)
-    first_pass(M, k, f)
-    M[f + TIMED] = -1
+def start(params: DlcpParameters, flow: DlcpFlow, now: int) -> None:
+    """Begin a message: its rate, and the order of its packets."""
+    begin(params, flow, now)
+    first_pass(params, flow)
+    flow.timed = -1
 
 
 @njit
-def _send(M, f, sequence, now):
-    """Record a transmission; one packet at a time is timed. Return MUST if it was sent before."""
-    if M[f + TIMED] < 0:
-        M[f + TIMED] = sequence
-        M[f + TIMED_AT] = now
-    sent = M[f + S_BITS] + SENT * M[f + S_WORDS]
-    if bit(M, sent, sequence):
+def _send(flow: DlcpFlow, sequence: int, now: int) -> int:
+    """Record a transmission; one packet at a time is timed. Return IMPORTANT_FLAG if it was sent before."""
+    if flow.timed < 0:
+        flow.timed = sequence
+        flow.timed_at = now
+    sent = flow.sent_packets
+    if bit(sent, sequence):
         return IMPORTANT_FLAG
-    set_bit(M, sent, sequence)
-    M[f + NEW] += 1
+    set_bit(sent, sequence)
+    flow.sent_once += 1
     return 0
 
 
 @njit
-def _parts(words):
+def _parts(words: int) -> int:
+    """Return the number of parts of a Bitmap of `words` bitmap words."""
     return (words + ANSWER_WORDS - 1) // ANSWER_WORDS
 
 
 @njit
-def _question(M, f, part):
+def _send_probe(flow: DlcpFlow, part: int) -> int:
     """Return a probe for one part or for everything."""
-    M[f + PROBES] += 1
-    return PULL_PROBE + (part << NUMBER_BITS | (M[f + PROBE] & NUMBERS))
+    flow.probes_sent += 1
+    return PULL_PROBE + (part << NUMBER_BITS | (flow.probe_number & NUMBERS))
 
 
 @njit
-def _wait(M, k, f, wait, now):
+def _set_probe_timer(params: DlcpParameters, flow: DlcpFlow, wait: int, now: int) -> None:
     """Set the time until the probe is repeated, up to a maximum."""
-    M[f + WAIT] = min(wait, max(LONGEST * M[k + K_RTT], M[k + K_PROBE]))
-    M[f + S_TIMER] = now + M[f + WAIT]
+    flow.probe_wait = min(wait, max(LONGEST * params.base_rtt, params.probe_timeout))
+    flow.timer = now + flow.probe_wait
 
 
 @njit
-def _ask(M, k, f, now):
+def _send_new_probe(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
     """Return the first probe with a new number, for everything."""
-    words = M[f + S_WORDS]
+    words = flow.bitmap_words
     parts = _parts(words)
-    awaited = M[f + S_BITS] + AWAITED * words
-    M[f + PROBE] += 1
-    M[f + PROBING] = parts
+    awaited = flow.awaited
+    flow.probe_number += 1
+    flow.probe_state = parts
     for part in range(parts):
-        set_bit(M, awaited, part)
-    _wait(M, k, f, max(3 * smoothed(M, f), M[k + K_PROBE]), now)
-    return _question(M, f, EVERYTHING)
+        set_bit(awaited, part)
+    _set_probe_timer(params, flow, max(3 * smoothed(flow), params.probe_timeout), now)
+    return _send_probe(flow, EVERYTHING)
 
 
 @njit
-def _ask_again(M, k, f, now):
+def _repeat_probe(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
     """Repeat an overdue probe: for everything, or for the next missing part."""
-    parts = _parts(M[f + S_WORDS])
-    if M[f + NEXT_QUERY] == 0:
-        if M[f + PROBING] == parts:
-            _wait(M, k, f, 2 * M[f + WAIT], now)
-            return _question(M, f, EVERYTHING)
-        M[f + NEXT_QUERY] = 1
-    awaited = M[f + S_BITS] + AWAITED * M[f + S_WORDS]
-    part = M[f + NEXT_QUERY]
-    while part <= parts and bit(M, awaited, part - 1) == 0:
+    parts = _parts(flow.bitmap_words)
+    if flow.next_query == 0:
+        if flow.probe_state == parts:
+            _set_probe_timer(params, flow, 2 * flow.probe_wait, now)
+            return _send_probe(flow, EVERYTHING)
+        flow.next_query = 1
+    awaited = flow.awaited
+    part = flow.next_query
+    while part <= parts and bit(awaited, part - 1) == 0:
         part += 1
     if part > parts:
-        M[f + NEXT_QUERY] = 0
-        _wait(M, k, f, 2 * M[f + WAIT], now)
+        flow.next_query = 0
+        _set_probe_timer(params, flow, 2 * flow.probe_wait, now)
         return BLOCKED
-    M[f + NEXT_QUERY] = part + 1
-    return _question(M, f, part)
+    flow.next_query = part + 1
+    return _send_probe(flow, part)
 
 
 @njit
-def _repeat(M, f, now):
+def _resend_midway(flow: DlcpFlow, now: int) -> int:
     """Return the next important packet reported missing in the middle of the pass."""
-    resend = M[f + S_BITS] + RESEND * M[f + S_WORDS]
-    sequence = M[f + RESEND_FROM]
-    while bit(M, resend, sequence) == 0:
+    resend = flow.resend
+    sequence = flow.resend_from
+    while bit(resend, sequence) == 0:
         sequence += 1
-    M[f + RESEND_FROM] = sequence + 1
-    M[f + RESENDS_LEFT] -= 1
-    return sequence | _send(M, f, sequence, now)
+    flow.resend_from = sequence + 1
+    flow.resends_left -= 1
+    return sequence | _send(flow, sequence, now)
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
     """Return the packets of this pass, then, after a silence, a Probe."""
-    state = M[f + PROBING]
+    state = flow.probe_state
     if state == DUE:
-        return _ask(M, k, f, now)
-    if state > 0 and M[f + S_TIMER] == 0:
-        question = _ask_again(M, k, f, now)
-        if question != BLOCKED:
-            return question
-    if M[f + RESENDS_LEFT]:
-        return _repeat(M, f, now)
-    if state == IDLE or M[f + MIDWAY] == ASKED:
-        sequence = next_packet(M, k, f)
+        return _send_new_probe(params, flow, now)
+    if state > 0 and flow.timer == 0:
+        probe = _repeat_probe(params, flow, now)
+        if probe != BLOCKED:
+            return probe
+    if flow.resends_left:
+        return _resend_midway(flow, now)
+    if state == IDLE or flow.midway_state == ASKED:
+        sequence = next_packet(params, flow)
         if sequence != BLOCKED:
-            if M[f + MIDWAY] == REACHED:
-                M[f + MIDWAY] = WAITING
-                M[f + S_TIMER] = now + silence(M, f)
-            return sequence | _send(M, f, sequence, now)
+            if flow.midway_state == REACHED:
+                flow.midway_state = WAITING
+                flow.timer = now + silence(flow)
+            return sequence | _send(flow, sequence, now)
     if state == IDLE:
-        M[f + PROBING] = QUIET
-        M[f + S_TIMER] = now + silence(M, f)
+        flow.probe_state = QUIET
+        flow.timer = now + silence(flow)
     return BLOCKED
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: DlcpParameters, flow: DlcpFlow, now: int) -> None:
     """Make a probe due after the silence. (A probe's own timer only has to expire.)"""
-    if M[f + PROBING] == QUIET:
-        M[f + PROBING] = DUE
-    elif M[f + PROBING] == IDLE and M[f + MIDWAY] == WAITING:
-        M[f + PROBING] = DUE
-        M[f + MIDWAY] = ASKED
+    if flow.probe_state == QUIET:
+        flow.probe_state = DUE
+    elif flow.probe_state == IDLE and flow.midway_state == WAITING:
+        flow.probe_state = DUE
+        flow.midway_state = ASKED
 
 
 @njit
-def _missing(M, f, part):
+def _store_part(flow: DlcpFlow, part: int) -> None:
     """Record the missing packets of one part of a Bitmap for retransmission."""
-    words = M[f + S_WORDS]
-    resend = M[f + S_BITS] + RESEND * words
-    got = M[f + S_PEER] + words  # the receiver's snapshot, its second bitmap
-    packets = M[f + S_PACKETS]
+    words = flow.bitmap_words
+    resend = flow.resend
+    peer_bitmaps = flow.peer_bitmaps  # the second one is the snapshot
+    packets = flow.packets
     first = part * ANSWER_WORDS
     for word in range(first, min(first + ANSWER_WORDS, words)):
         valid = min(packets - (word << 5), 32)
-        missing = ~M[got + word] & ((1 << valid) - 1)
-        if M[f + MIDWAY] == ASKED:
-            missing &= M[M[f + S_TAGS] + word]
-            M[f + RESENDS_LEFT] += ones(missing)
-        M[resend + word] = missing
+        missing = ~peer_bitmaps[words + word] & ((1 << valid) - 1)
+        if flow.midway_state == ASKED:
+            missing &= flow.tag_bits[word]
+            flow.resends_left += ones(missing)
+        resend[word] = missing
 
 
 @njit
-def _hear_bitmap(M, k, f, sequence, argument, now):
+def _process_bitmap(params: DlcpParameters, flow: DlcpFlow, sequence: int, argument: int, now: int) -> None:
     """Process a part of an answer; the last one begins another pass."""
     part = (argument >> NUMBER_BITS) - 1 if argument >> NUMBER_BITS else sequence
-    awaited = M[f + S_BITS] + AWAITED * M[f + S_WORDS]
-    if M[f + PROBING] <= 0 or argument & NUMBERS != M[f + PROBE] & NUMBERS or bit(M, awaited, part) == 0:
+    awaited = flow.awaited
+    if flow.probe_state <= 0 or argument & NUMBERS != flow.probe_number & NUMBERS or bit(awaited, part) == 0:
         return
-    clear_bit(M, awaited, part)
-    _missing(M, f, part)
-    M[f + PROBING] -= 1
-    if M[f + PROBING] == IDLE:
+    clear_bit(awaited, part)
+    _store_part(flow, part)
+    flow.probe_state -= 1
+    if flow.probe_state == IDLE:
         # packets in flight are not worth timing
-        M[f + S_TIMER] = 0
-        M[f + NEXT_QUERY] = 0
-        M[f + TIMED] = -1
-        if M[f + MIDWAY] == ASKED:
-            M[f + MIDWAY] = ANSWERED_MIDWAY
-            M[f + RESEND_FROM] = 0
+        flow.timer = 0
+        flow.next_query = 0
+        flow.timed = -1
+        if flow.midway_state == ASKED:
+            flow.midway_state = ANSWERED_MIDWAY
+            flow.resend_from = 0
         else:
-            begin_resend_pass(M, k, f)
-    elif M[f + NEXT_QUERY] == 0:
-        M[f + S_TIMER] = now + M[f + WAIT]
+            begin_resend_pass(params, flow)
+    elif flow.next_query == 0:
+        flow.timer = now + flow.probe_wait
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: DlcpParameters, flow: DlcpFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """End the flow at Stop, retransmit for a Bitmap, adapt the rate to acknowledgements."""
     if kind == STOP:
-        M[f + S_DONE] = 1
-        M[f + S_TIMER] = 0
+        flow.is_done = 1
+        flow.timer = 0
     elif kind == BITMAP:
-        _hear_bitmap(M, k, f, sequence, argument, now)
+        _process_bitmap(params, flow, sequence, argument, now)
     else:
-        timed = M[f + TIMED]
+        timed = flow.timed
         if sequence == timed:
-            M[f + TIMED] = -1
-            on_rtt_sample(M, k, f, max(now - M[f + TIMED_AT], 1))  # sockets may send a little ahead of their schedule
-        elif timed >= 0 and now - M[f + TIMED_AT] > 8 * smoothed(M, f):
-            M[f + TIMED] = -1  # later packets were acknowledged long ago: it is lost
-        if M[f + PROBING] == QUIET:
-            M[f + S_TIMER] = now + silence(M, f)
-        on_acknowledgement(M, k, f, argument, echo, now)
+            flow.timed = -1
+            rtt = max(now - flow.timed_at, 1)  # sockets may send a little ahead of their schedule
+            on_rtt_sample(params, flow, rtt)
+        elif timed >= 0 and now - flow.timed_at > 8 * smoothed(flow):
+            flow.timed = -1  # later packets were acknowledged long ago: it is lost
+        if flow.probe_state == QUIET:
+            flow.timer = now + silence(flow)
+        on_acknowledgement(params, flow, argument, echo, now)
 
 
 @njit
-def _within_bound(M, k, r):
+def _within_bound(params: DlcpParameters, receiver: DlcpReceiver) -> bool:
     """Return True if the message may be delivered with its present losses."""
-    if not is_affordable(M, r, M[r + R_BYTES] - M[r + R_GOT]):
+    if not is_affordable(receiver, receiver.nbytes - receiver.received_bytes):
         return False
-    return M[k + K_IMPORTANT] == 0 or M[r + IMPORTANT_ARRIVED] == M[r + R_IMPORTANT]
+    return params.important_must_arrive == 0 or receiver.important_arrived == receiver.important_packets
 
 
 @njit
-def _deliver(M, r):
-    M[r + R_DONE] = 1
-    spend(M, r, M[r + R_BYTES] - M[r + R_GOT])
-    on_delivery(M, r)
+def _deliver(receiver: DlcpReceiver) -> None:
+    """Deliver the message with its present losses."""
+    receiver.is_done = 1
+    spend(receiver, receiver.nbytes - receiver.received_bytes)
+    on_delivery(receiver)
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: DlcpParameters, receiver: DlcpReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Place the packet and count it; send Stop once enough has arrived."""
-    if M[r + R_DONE]:
+    if receiver.is_done:
         return 0
-    senders = count_sender(M, k, r, now)
-    bits = M[r + R_BITS]
-    if bit(M, bits, sequence) == 0:
-        set_bit(M, bits, sequence)
-        M[r + R_GOT] += size
-        tags = M[r + R_TAGS]
+    senders = count_sender(params, receiver, now)
+    arrived = receiver.arrived_packets
+    if bit(arrived, sequence) == 0:
+        set_bit(arrived, sequence)
+        receiver.received_bytes += size
+        tags = receiver.tags
         if tags <= 1:
-            M[r + IMPORTANT_ARRIVED] += tags
+            receiver.important_arrived += tags
         else:
-            M[r + IMPORTANT_ARRIVED] += bit(M, tags, sequence)
-        if (M[k + K_POLICY] != ON_PROBE and _within_bound(M, k, r)) or M[r + R_GOT] == M[r + R_BYTES]:
-            _deliver(M, r)
+            receiver.important_arrived += bit(receiver.tag_bits, sequence)
+        if (
+            params.stop_policy != ON_PROBE and _within_bound(params, receiver)
+        ) or receiver.received_bytes == receiver.nbytes:
+            _deliver(receiver)
             return reply(STOP, 0, 0, SIDE_CHANNEL_BYTES, 1)
     return reply(ACK, ce, senders, 0, 1)
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params: DlcpParameters, receiver: DlcpReceiver, argument: int, now: int) -> int:
     """Answer a probe with Stop, or with a Bitmap: a snapshot that the sender reads when the answer arrives."""
-    if M[r + R_DONE] == 0 and _within_bound(M, k, r):
-        _deliver(M, r)
-    if M[r + R_DONE]:
+    if receiver.is_done == 0 and _within_bound(params, receiver):
+        _deliver(receiver)
+    if receiver.is_done:
         return reply(STOP, 0, 0, SIDE_CHANNEL_BYTES, 1)
-    words = M[r + R_WORDS]
-    bits = M[r + R_BITS]
-    answered = bits + 2 * words  # the queries of this base round trip: parts, counted from 1, or everything
+    words = receiver.bitmap_words
+    answered = receiver.answered_queries  # the queries of this base round trip: parts, counted from 1, or everything
     part = argument >> NUMBER_BITS
-    ahead = (argument - M[r + ANSWERED]) & NUMBERS
+    ahead = (argument - receiver.last_probe) & NUMBERS
     if ahead > NUMBERS >> 1:
         return 0  # overtaken by a later probe, whose snapshot the sender may be reading
     if ahead:
-        M[r + ANSWERED] += ahead
+        receiver.last_probe += ahead
         for word in range(words):
-            M[bits + words + word] = M[bits + word]
-    if ahead or now >= M[r + PERIOD] + M[k + K_RTT]:
-        M[r + PERIOD] = now
+            receiver.snapshot[word] = receiver.arrived_packets[word]
+    if ahead or now >= receiver.answer_period + params.base_rtt:
+        receiver.answer_period = now
         for word in range((_parts(words) >> 5) + 1):
-            M[answered + word] = 0
-    if bit(M, answered, part):
+            answered[word] = 0
+    if bit(answered, part):
         return 0  # already answered in this period
-    set_bit(M, answered, part)
-    size = SIDE_CHANNEL_BYTES + min((M[r + R_PACKETS] + 7) >> 3, 4 * ANSWER_WORDS)
+    set_bit(answered, part)
+    size = SIDE_CHANNEL_BYTES + min((receiver.packets + 7) >> 3, 4 * ANSWER_WORDS)
     return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
 
 
@@ -463,15 +453,17 @@ class Dlcp(Transport):
 
     control_bytes = DLCP_ACK_BYTES
     data_overhead = UDP_OVERHEAD
-    sender_bitmaps = SENDER_BITMAPS
+    sender_bitmaps = 3
     receiver_bitmaps = 3
-    pair_words = PAIR_WORDS
-    peer_words = PEER_WORDS
-    host_words = HOST_WORDS
-    pair_at_rest = PersistentState(times=(Q_HEARD,), ahead=(Q_ROUND, Q_QUIET))
-    host_at_rest = PersistentState(times=(H_ENDS,), idle=(H_EPOCH,))
-    fresh_word = NEW
-    probe_word = PROBES
+    pair_words = DlcpPair.WORDS - Pair.WORDS
+    peer_words = DlcpPeer.WORDS
+    host_words = DlcpHost.WORDS
+    pair_at_rest = PersistentState(
+        times=(DlcpPair.last_ack_at,), ahead=(DlcpPair.round_end, DlcpPair.no_reduction_until)
+    )
+    host_at_rest = PersistentState(times=(DlcpHost.epoch_end,), idle=(DlcpHost.epoch,))
+    fresh_word = DlcpFlow.sent_once.offset
+    probe_word = DlcpFlow.probes_sent.offset
     start = staticmethod(start)
     pull = staticmethod(pull)
     on_control = staticmethod(on_control)

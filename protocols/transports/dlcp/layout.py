@@ -1,72 +1,113 @@
-"""Layout of DLCP's records, for `dlcp`, `packet_order`, `rate_control` and `loss_budget`.
+"""Records of DLCP: ends of a flow, pairs, hosts, and parameters."""
 
-`M` is the state; `k` the parameters, `f` the sender of a message, `r` its receiver, `q` the words that a pair shares at
-its sender, `p` those it shares at its receiver, `h` those that all pairs share that send to a host.
-"""
+from gradwire.jit.records import Array, Bitmap, Reference, Word
+from gradwire.jit.records.flows import Pair, Parameters, Receiver, Sender
+from gradwire.jit.records.header import StateRecord
 
-from gradwire.jit.layout import PAIR_USER, R_USER, S_USER
 
-# parameters
-K_POLICY, K_CONTROL, K_GAIN, K_FLOOR, K_PROBE, K_IMPORTANT, K_RTT, K_PACKET = 0, 1, 2, 3, 4, 5, 6, 7
-K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP, K_ORDER, K_PAYLOAD, K_SLOWEST = 8, 9, 10, 11, 12, 13, 14, 15
+class DlcpFlow(Sender):
+    """The sender of a DLCP message."""
+
+    sent_once = Word("packets sent at least once", "packets")
+    quota = Word("packets that this pass still sends", "packets")
+    urgent = Word("important packets that this pass still has to send, as delivery requires them", "packets")
+    position = Word("position of this pass in the order of the message")
+    droppable_phase = Word("1 once the important packets of this pass are sent and the droppable ones follow")
+    passes = Word("passes before this one")
+    order_offset = Word("first packet in the order of the message")
+    order_stride = Word("step from one packet to the next in the order of the message", "packets")
+    needed = Word("packets required for delivery", "packets")
+    timed = Word("packet whose round trip is measured, -1 = none")
+    timed_at = Word("send time of the timed packet", "ps")
+    probe_number = Word("number of the last probe")
+    probes_sent = Word("probes sent, repetitions included")
+    probe_state = Word("IDLE, QUIET, DUE, or the number of parts of the answer still to come")
+    probe_wait = Word("time until the probe is repeated", "ps")
+    next_query = Word("next part to request again, counted from 1; 0 = none")
+    midway_state = Word("state of the query about important packets in the middle of the first pass")
+    resends_left = Word("important packets reported missing midway and not retransmitted yet", "packets")
+    resend_from = Word("where the search for the next such packet in `resend` starts")
+    pair = Reference(lambda: DlcpPair, "state that the messages of the pair share at its sender")
+    resend = Bitmap(0, "packets reported missing: those to send in this pass")
+    awaited = Bitmap(1, "parts of a Bitmap that are awaited")
+    sent_packets = Bitmap(2, "packets sent so far")
+
+
+class DlcpParameters(Parameters):
+    """The parameters of DLCP."""
+
+    stop_policy = Word("EARLY, EAGER or ON_PROBE")
+    rate_control = Word("BY_RECEIVER, BY_MARKS or BY_DELAY")
+    gain = Word("weight of the newest round trip in the estimate of the marked share", "20-bit fraction")
+    rate_floor = Word("smallest rate, as a share of the line rate", "20-bit fraction")
+    probe_timeout = Word("base time-out of a probe", "ps")
+    important_must_arrive = Word("1: a message is complete only with all its important packets")
+    base_rtt = Word("base round trip", "ps")
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
+    t_low = Word("TIMELY: lower threshold of the round trip", "ps")
+    t_high = Word("TIMELY: upper threshold of the round trip", "ps")
+    beta = Word("TIMELY: multiplicative decrease", "20-bit fraction")
+    ewma = Word("TIMELY: weight of the newest difference of round trips", "20-bit fraction")
+    add_step = Word("TIMELY: additive increase, as a share of the line rate", "20-bit fraction")
+    send_order = Word("IMPORTANT_FIRST, SEQUENTIAL or RANDOM")
+    payload = Word("payload of a full packet", "bytes")
+    slowest_link = Word("slowest link on the flow's paths", "ps/B << 16")
+
+
+class DlcpPair(Pair):
+    """State that the messages of a pair share at their sender."""
+
+    rate = Word("share of the line rate; 0 before the first message", "20-bit fraction")
+    alpha = Word("estimated share of marked packets", "20-bit fraction")
+    acked = Word("acknowledgements in this round trip")
+    marked = Word("marked acknowledgements in this round trip")
+    round_end = Word("end of this round trip", "ps")
+    no_reduction_until = Word("time until which marks cause no further reduction", "ps")
+    srtt = Word("smoothed round trip", "ps")
+    last_rtt = Word("last measured round trip, 0 = none", "ps")
+    rtt_slope = Word("TIMELY: smoothed difference of round trips", "ps")
+    calm_rounds = Word("TIMELY: consecutive round trips without growth of the delay")
+    senders = Word("pairs that send to the receiver, as it reports; 0 = unknown")
+    last_ack_at = Word("arrival time of the last acknowledgement", "ps")
+
+
+class DlcpReceiver(Receiver):
+    """The receiver of a DLCP message."""
+
+    important_arrived = Word("important packets that have arrived", "packets")
+    last_probe = Word("number of the last probe answered with a Bitmap")
+    answer_period = Word("start of the base round trip in which each query is answered once", "ps")
+    is_open = Word("1 from the first arrival until delivery")
+    pair = Reference(lambda: DlcpPeer, "state that the messages of the pair share at its receiver")
+    host = Reference(lambda: DlcpHost, "state that all pairs share at the receiving host")
+    arrived_packets = Bitmap(0, "packets that have arrived")
+    snapshot = Bitmap(1, "packets that had arrived when the last probe did")
+    answered_queries = Bitmap(2, "queries answered in this period: parts, counted from 1, and 0 for everything")
+
+
+class DlcpPeer(StateRecord):
+    """State that the messages of a pair share at their receiver."""
+
+    open_messages = Word("messages of the pair that have arrived in part")
+    last_epoch = Word("last epoch with a packet of the pair, 0 = none")
+    previous_epoch = Word("epoch with a packet of the pair before `last_epoch`, 0 = none")
+    pools = Array(4, "loss budgets, one per direction: its number, and the bytes that its messages have left over")
+
+
+class DlcpHost(StateRecord):
+    """State of a receiving host, shared by all pairs that send to it."""
+
+    epoch = Word("number of this epoch")
+    epoch_end = Word("end of this epoch", "ps")
+    senders = Word("pairs with a packet in this epoch")
+    previous_senders = Word("pairs with a packet in the epoch before")
+
+
 EARLY, EAGER, ON_PROBE = 0, 1, 2
+"""Values of `DlcpParameters.stop_policy`."""
 BY_RECEIVER, BY_MARKS, BY_DELAY = 0, 1, 2
+"""Values of `DlcpParameters.rate_control`."""
 IMPORTANT_FIRST, SEQUENTIAL, RANDOM = 0, 1, 2
-
-# a sender's bitmaps: packets to send in this pass, parts of a Bitmap that are awaited, packets sent so far
-RESEND, AWAITED, SENT, SENDER_BITMAPS = 0, 1, 2, 3
-# a sender's own words
-NEW = S_USER  # packets sent at least once
-QUOTA = S_USER + 1  # packets that this pass still sends
-URGENT = S_USER + 2  # of them, important ones required for delivery
-POSITION = S_USER + 3  # position of this pass in the order of the message
-TURN = S_USER + 4  # 1 once the important packets are done and the droppable ones follow
-PASS = S_USER + 5  # passes before this one
-OFFSET = S_USER + 6  # first packet of the message's order
-STRIDE = S_USER + 7  # and the step from one packet to the next
-NEEDED = S_USER + 8  # packets required for delivery
-TIMED = S_USER + 9  # the packet whose round trip is measured, -1 = none
-TIMED_AT = S_USER + 10
-PROBE = S_USER + 11  # number of the last probe
-PROBES = S_USER + 12  # probes sent, repetitions included
-PROBING = S_USER + 13  # IDLE, QUIET, DUE, or the number of parts of the answer still to come
-WAIT = S_USER + 14  # time until a probe is repeated
-NEXT_QUERY = S_USER + 15  # the next part to be requested again, counted from 1; 0 = none
-MIDWAY = S_USER + 16  # state of the query about important packets in the middle of the first pass
-RESENDS_LEFT = S_USER + 17  # important packets (RESEND) that its answer reported missing
-RESEND_FROM = S_USER + 18  # where the search for the next of them starts
-NOT_YET, REACHED, WAITING, ASKED, ANSWERED_MIDWAY = 0, 1, 2, 3, 4  # of MIDWAY
-
-# words that a pair shares at its sender
-Q_RATE = PAIR_USER  # share of the line rate, 20 bits fixed point; 0 before the first message
-Q_ALPHA = PAIR_USER + 1
-Q_ACKED = PAIR_USER + 2  # acknowledgements in this round trip
-Q_MARKED = PAIR_USER + 3
-Q_ROUND = PAIR_USER + 4  # end of the round trip
-Q_QUIET = PAIR_USER + 5  # no reduction for marks before
-Q_SRTT = PAIR_USER + 6
-Q_LAST = PAIR_USER + 7  # the round trip measured last, 0 = none yet
-Q_SLOPE = PAIR_USER + 8  # TIMELY: smoothed difference of round trips
-Q_CALM = PAIR_USER + 9  # TIMELY: consecutive round trips without growth
-Q_SENDERS = PAIR_USER + 10  # number of pairs that send to the receiver, as it reports; 0 = unknown
-Q_HEARD = PAIR_USER + 11  # time of the last message from the receiver
-PAIR_WORDS = 12
-
-# a receiver's own words
-IMPORTANT_ARRIVED = R_USER  # important packets that arrived
-ANSWERED = R_USER + 1  # number of the last probe answered with a Bitmap
-PERIOD = R_USER + 2  # start of the base round trip in which each query is answered once
-OPEN = R_USER + 3  # 1 from its first arrival until it is delivered
-
-# words that a pair shares at its receiver
-P_OPEN = 0  # messages that have arrived in part
-P_SEEN = 1  # the last epoch with a packet, 0 = none
-P_BEFORE = 2  # the previous value of P_SEEN
-P_POOLS = 3  # two budgets, one per direction: number, and bytes left over by its messages
-PEER_WORDS = 7
-# words shared by all pairs that send to one host
-H_EPOCH = 0  # number of the epoch
-H_ENDS = 1  # its end
-H_COUNT = 2  # pairs with a packet in it
-H_BEFORE = 3  # those of the epoch before
-HOST_WORDS = 4
+"""Values of `DlcpParameters.send_order`."""
+NOT_YET, REACHED, WAITING, ASKED, ANSWERED_MIDWAY = 0, 1, 2, 3, 4
+"""Values of `DlcpFlow.midway_state`."""

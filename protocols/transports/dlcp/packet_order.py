@@ -1,10 +1,10 @@
-"""The order and number of packets that DLCP sends of a message: passes, quota, and required packets.
+"""Order and number of the packets that DLCP sends of a message: passes, quota, and required packets.
 
 A message is sent in passes: the first one, and one for the missing packets of each Bitmap. Each walks through the
 packets in the order of the message:
 
 * `important_first`: the important packets, then the droppable ones, each starting at a droppable packet that rotates
-  from iteration to iteration (by `S_TURN`, from a seeded start). The end of the order is what a bound forgives; if
+  from iteration to iteration (by `flow.turn`, from a seeded start). The end of the order is what a bound forgives; if
   packets were sent from first to last, the same tail of every tensor would stay untrained in each step. In n
   consecutive messages each of n droppable packets is the last one once, and among the last k of them k times; the steps
   are near the golden section of n, so that fewer messages also spread well while the same packets are droppable;
@@ -19,32 +19,13 @@ already. Other policies send everything. An important packet that must arrive is
 from __future__ import annotations
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import A_ENTROPY, BLOCKED, S_ALLOWED, S_BITS, S_DATA, S_PACKETS, S_TAGS, S_TURN, S_WORDS
+from gradwire.jit.records.constants import A_ENTROPY, BLOCKED
 from gradwire.protocols.transports.base import bit
-from gradwire.protocols.transports.dlcp.layout import (
-    EARLY,
-    IMPORTANT_FIRST,
-    K_IMPORTANT,
-    K_ORDER,
-    K_PAYLOAD,
-    K_POLICY,
-    MIDWAY,
-    NEEDED,
-    OFFSET,
-    PASS,
-    POSITION,
-    QUOTA,
-    RANDOM,
-    REACHED,
-    RESEND,
-    STRIDE,
-    TURN,
-    URGENT,
-)
+from gradwire.protocols.transports.dlcp.layout import EARLY, IMPORTANT_FIRST, RANDOM, REACHED, DlcpFlow, DlcpParameters
 
 
 @njit
-def ones(word):
+def ones(word: int) -> int:
     """Return the number of bits set in a 32-bit word."""
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -52,128 +33,128 @@ def ones(word):
 
 
 @njit
-def _shared(a, b):
+def _gcd(a: int, b: int) -> int:
     """Return the greatest common divisor."""
     while b:
-        rest = a % b
+        remainder = a % b
         a = b
-        b = rest
+        b = remainder
     return a
 
 
 @njit
-def _quota(M, k, f, here, absent, urgent):
-    """Begin a pass: `here` packets have arrived, `absent` have not, `urgent` of them important."""
-    if M[k + K_IMPORTANT] == 0:
+def _begin_pass(params: DlcpParameters, flow: DlcpFlow, arrived: int, missing: int, urgent: int) -> None:
+    """Begin a pass: `arrived` packets have arrived, `missing` have not, `urgent` of them important."""
+    if params.important_must_arrive == 0:
         urgent = 0
-    quota = absent
-    if M[k + K_POLICY] == EARLY:
-        quota = min(absent, max(M[f + NEEDED] - here, urgent, 1))
-    M[f + QUOTA] = quota
-    M[f + URGENT] = urgent
-    M[f + POSITION] = 0
-    M[f + TURN] = 0
+    quota = missing
+    if params.stop_policy == EARLY:
+        quota = min(missing, max(flow.needed - arrived, urgent, 1))
+    flow.quota = quota
+    flow.urgent = urgent
+    flow.position = 0
+    flow.droppable_phase = 0
 
 
 @njit
-def _beginning(M, f, packets, droppable):
-    """Return the first packet of a message's order: the next droppable one in rotation, or any if there are no tags."""
+def _first_packet(flow: DlcpFlow, packets: int, droppable: int) -> int:
+    """Return the first packet in a message's order: the next droppable one in rotation, or any if there are no tags."""
     if droppable == 0:
         return 0
     step = max(droppable * 0x9E37 >> 16, 1)
-    while _shared(step, droppable) != 1:
+    while _gcd(step, droppable) != 1:
         step += 1
-    left = M[f + S_TURN] * step % droppable
-    tags = M[f + S_TAGS]
-    if tags <= 1:
-        return left
+    rank = flow.turn * step % droppable  # among the droppable packets
+    tags = flow.tag_bits
+    if flow.tags <= 1:
+        return rank
     sequence = 0
-    while ones(~M[tags + (sequence >> 5)] & 0xFFFFFFFF) <= left:
-        left -= ones(~M[tags + (sequence >> 5)] & 0xFFFFFFFF)
+    while ones(~tags[sequence >> 5] & 0xFFFFFFFF) <= rank:
+        rank -= ones(~tags[sequence >> 5] & 0xFFFFFFFF)
         sequence += 32
     while True:
-        if bit(M, tags, sequence) == 0:
-            if left == 0:
+        if bit(tags, sequence) == 0:
+            if rank == 0:
                 return sequence
-            left -= 1
+            rank -= 1
         sequence += 1
 
 
 @njit
-def first_pass(M, k, f):
+def first_pass(params: DlcpParameters, flow: DlcpFlow) -> None:
     """Begin the message: compute its order and the packets it needs."""
-    packets = M[f + S_PACKETS]
-    random = (M[f + S_DATA] >> A_ENTROPY) & 0xFFFF
-    M[f + STRIDE] = 1
-    if M[k + K_ORDER] == RANDOM:
-        M[f + OFFSET] = random * packets >> 16
+    packets = flow.packets
+    random = (flow.data_header >> A_ENTROPY) & 0xFFFF
+    flow.order_stride = 1
+    if params.send_order == RANDOM:
+        flow.order_offset = random * packets >> 16
         stride = 1 + (random * 0x9E37 & 0xFFFF) * packets // 0x10000
-        while _shared(stride, packets) != 1:
+        while _gcd(stride, packets) != 1:
             stride += 1
-        M[f + STRIDE] = stride
-    M[f + NEEDED] = packets - M[f + S_ALLOWED] // M[k + K_PAYLOAD]
-    tags = M[f + S_TAGS]
-    urgent = tags * packets
-    if tags > 1:
+        flow.order_stride = stride
+    flow.needed = packets - flow.allowed_loss // params.payload
+    tags = flow.tag_bits
+    urgent = flow.tags * packets
+    if flow.tags > 1:
         urgent = 0
-        for word in range(M[f + S_WORDS]):
-            urgent += ones(M[tags + word])
-    if M[k + K_ORDER] == IMPORTANT_FIRST:
-        M[f + OFFSET] = _beginning(M, f, packets, packets - urgent if tags > 1 else packets)
-    _quota(M, k, f, 0, packets, urgent)
+        for word in range(flow.bitmap_words):
+            urgent += ones(tags[word])
+    if params.send_order == IMPORTANT_FIRST:
+        flow.order_offset = _first_packet(flow, packets, packets - urgent if flow.tags > 1 else packets)
+    _begin_pass(params, flow, 0, packets, urgent)
 
 
 @njit
-def begin_resend_pass(M, k, f):
-    """Begin a pass after a complete Bitmap: send the missing packets (RESEND) that are needed."""
-    resend = M[f + S_BITS] + RESEND * M[f + S_WORDS]
-    tags = M[f + S_TAGS]
-    absent = 0
+def begin_resend_pass(params: DlcpParameters, flow: DlcpFlow) -> None:
+    """Begin a pass after a complete Bitmap: send the missing packets (`flow.resend`) that are needed."""
+    resend = flow.resend
+    tags = flow.tag_bits
+    missing = 0
     urgent = 0
-    for word in range(M[f + S_WORDS]):
-        missing = M[resend + word]
-        absent += ones(missing)
-        if tags > 1:
-            urgent += ones(missing & M[tags + word])
-    if tags <= 1:
-        urgent = tags * absent
-    M[f + PASS] += 1
-    _quota(M, k, f, M[f + S_PACKETS] - absent, absent, urgent)
+    for word in range(flow.bitmap_words):
+        bits = resend[word]
+        missing += ones(bits)
+        if flow.tags > 1:
+            urgent += ones(bits & tags[word])
+    if flow.tags <= 1:
+        urgent = flow.tags * missing
+    flow.passes += 1
+    _begin_pass(params, flow, flow.packets - missing, missing, urgent)
 
 
 @njit
-def next_packet(M, k, f):
+def next_packet(params: DlcpParameters, flow: DlcpFlow) -> int:
     """Return the next packet of this pass; BLOCKED at its end."""
-    quota = M[f + QUOTA]
+    quota = flow.quota
     if quota == 0:
         return BLOCKED
-    packets = M[f + S_PACKETS]
-    tags = M[f + S_TAGS]
-    resend = M[f + S_BITS] + RESEND * M[f + S_WORDS]
-    again = M[f + PASS]
-    in_turns = M[k + K_ORDER] == IMPORTANT_FIRST and tags > 1
-    position = M[f + POSITION]
+    packets = flow.packets
+    tags = flow.tag_bits
+    resend = flow.resend
+    is_resend_pass = flow.passes > 0
+    in_phases = params.send_order == IMPORTANT_FIRST and flow.tags > 1
+    position = flow.position
     while True:
         if position == packets:
-            if not in_turns or M[f + TURN]:
-                M[f + QUOTA] = 0
+            if not in_phases or flow.droppable_phase:
+                flow.quota = 0
                 return BLOCKED
-            M[f + TURN] = 1
+            flow.droppable_phase = 1
             position = 0
-            if again == 0:
-                M[f + MIDWAY] = REACHED
-        sequence = (M[f + OFFSET] + position * M[f + STRIDE]) % packets
+            if not is_resend_pass:
+                flow.midway_state = REACHED
+        sequence = (flow.order_offset + position * flow.order_stride) % packets
         position += 1
-        if again and bit(M, resend, sequence) == 0:
+        if is_resend_pass and bit(resend, sequence) == 0:
             continue
-        important = tags if tags <= 1 else bit(M, tags, sequence)
-        if in_turns and important == M[f + TURN]:
+        important = flow.tags if flow.tags <= 1 else bit(tags, sequence)
+        if in_phases and important == flow.droppable_phase:
             continue
-        if important == 0 and quota <= M[f + URGENT]:
+        if important == 0 and quota <= flow.urgent:
             continue  # the rest of the quota is for important ones
         break
-    M[f + POSITION] = position
-    M[f + QUOTA] = quota - 1
-    if important and M[f + URGENT]:
-        M[f + URGENT] -= 1
+    flow.position = position
+    flow.quota = quota - 1
+    if important and flow.urgent:
+        flow.urgent -= 1
     return sequence

@@ -1,4 +1,4 @@
-"""Rate control of DLCP: the three kinds of `rate_control`, and the receiver's counts for them.
+"""Rate control of DLCP, in three kinds, and the receiver's counts of senders.
 
 A worker and a server keep one connection, so the rate belongs to the pair. It starts at line rate, and again after a
 silence (`IDLE_TRIPS`; ours). It is never below line / `floor`.
@@ -21,212 +21,184 @@ that waits for the answer to a probe is no longer counted after a while, and its
 from __future__ import annotations
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import PAIR_GAP, R_HOST, R_PAIR, S_LINE, S_PAIR
-from gradwire.protocols.transports.base import ONE
+from gradwire.protocols.transports.base import ONE, fixed_mul
 from gradwire.protocols.transports.dlcp.layout import (
     BY_DELAY,
     BY_MARKS,
     BY_RECEIVER,
-    H_BEFORE,
-    H_COUNT,
-    H_ENDS,
-    H_EPOCH,
-    K_BETA,
-    K_CONTROL,
-    K_EWMA,
-    K_FLOOR,
-    K_GAIN,
-    K_HIGH,
-    K_LOW,
-    K_PACKET,
-    K_RTT,
-    K_SLOWEST,
-    K_STEP,
-    OPEN,
-    P_BEFORE,
-    P_OPEN,
-    P_SEEN,
-    Q_ACKED,
-    Q_ALPHA,
-    Q_CALM,
-    Q_HEARD,
-    Q_LAST,
-    Q_MARKED,
-    Q_QUIET,
-    Q_RATE,
-    Q_ROUND,
-    Q_SENDERS,
-    Q_SLOPE,
-    Q_SRTT,
-    TIMED,
-    TIMED_AT,
+    DlcpFlow,
+    DlcpPair,
+    DlcpParameters,
+    DlcpReceiver,
 )
 
-HYPERACTIVE = 5
+HYPERACTIVE = 5  # calm round trips before, and steps at once in, hyperactive increase
 IDLE_TRIPS = 8  # smoothed round trips of silence after which a pair's state is stale
 RECOVERY = 4  # a round trip without marks returns 1 / 2**RECOVERY of the line
 
 
 @njit
-def begin(M, k, f, now):
+def begin(params: DlcpParameters, flow: DlcpFlow, now: int) -> None:
     """Begin a message of the pair, at line rate unless its state is recent."""
-    q = M[f + S_PAIR]
-    if M[q + Q_RATE] and now - M[q + Q_HEARD] < IDLE_TRIPS * M[q + Q_SRTT]:
+    pair = flow.pair
+    if pair.rate and now - pair.last_ack_at < IDLE_TRIPS * pair.srtt:
         return
-    if M[q + Q_RATE] == 0:
-        M[q + Q_SRTT] = M[k + K_RTT]
-        M[q + Q_ALPHA] = 0 if M[k + K_CONTROL] == BY_RECEIVER else ONE
-    M[q + Q_SENDERS] = 0
-    M[q + Q_HEARD] = now
-    _set_rate(M, k, f, q, ONE)
+    if pair.rate == 0:
+        pair.srtt = params.base_rtt
+        pair.alpha = 0 if params.rate_control == BY_RECEIVER else ONE
+    pair.senders = 0
+    pair.last_ack_at = now
+    _set_rate(params, flow, pair, ONE)
 
 
 @njit
-def smoothed(M, f):
-    return M[M[f + S_PAIR] + Q_SRTT]
+def smoothed(flow: DlcpFlow) -> int:
+    """Return the pair's smoothed round trip."""
+    return flow.pair.srtt
 
 
 @njit
-def silence(M, f):
+def silence(flow: DlcpFlow) -> int:
     """Return the time of silence after which a probe is sent."""
-    q = M[f + S_PAIR]
-    return M[q + Q_SRTT] >> 1 if M[q + Q_LAST] else M[q + Q_SRTT]
+    pair = flow.pair
+    return pair.srtt >> 1 if pair.last_rtt else pair.srtt
 
 
 @njit
-def _set_rate(M, k, f, q, rate):
+def _set_rate(params: DlcpParameters, flow: DlcpFlow, pair: DlcpPair, rate: int) -> None:
     """Set the rate, and the pair's packet spacing by its rate and its share."""
-    rate = min(max(rate, M[k + K_FLOOR]), ONE)
-    M[q + Q_RATE] = rate
-    gap = M[f + S_LINE] * ONE // rate
-    if M[k + K_CONTROL] == BY_RECEIVER:
-        gap = max(gap, M[q + Q_SENDERS] * M[k + K_SLOWEST])
-    M[q + PAIR_GAP] = gap
+    rate = min(max(rate, params.rate_floor), ONE)
+    pair.rate = rate
+    gap = flow.ps_per_byte * ONE // rate
+    if params.rate_control == BY_RECEIVER:
+        gap = max(gap, pair.senders * params.slowest_link)
+    pair.gap = gap
 
 
 @njit
-def _by_marks(M, k, f, q, echo, now):
-    M[q + Q_ACKED] += 1
-    M[q + Q_MARKED] += echo
-    trip = max(M[q + Q_SRTT], M[q + Q_LAST])
-    if M[f + TIMED] >= 0:
-        trip = max(trip, now - M[f + TIMED_AT])  # the timed packet is behind a longer queue, or lost
-    rate = M[q + Q_RATE]
-    if M[k + K_CONTROL] == BY_RECEIVER and M[q + Q_SENDERS]:
-        rate = min(rate, M[f + S_LINE] * ONE // (M[q + Q_SENDERS] * M[k + K_SLOWEST]))
-    if echo and now >= M[q + Q_QUIET]:
-        rate -= rate * M[q + Q_ALPHA] >> (22 if M[k + K_CONTROL] == BY_RECEIVER else 21)
-        M[q + Q_QUIET] = now + trip
-        _set_rate(M, k, f, q, rate)
-    if now >= M[q + Q_ROUND]:
-        share = M[q + Q_MARKED] * ONE // M[q + Q_ACKED]
-        M[q + Q_ALPHA] += (share - M[q + Q_ALPHA]) * M[k + K_GAIN] >> 20
-        if M[q + Q_MARKED] == 0:
+def _by_marks(params: DlcpParameters, flow: DlcpFlow, pair: DlcpPair, echo: int, now: int) -> None:
+    """Adapt the rate and alpha to an acknowledgement, by its mark."""
+    pair.acked += 1
+    pair.marked += echo
+    round_trip = max(pair.srtt, pair.last_rtt)
+    if flow.timed >= 0:
+        round_trip = max(round_trip, now - flow.timed_at)  # the timed packet is behind a longer queue, or lost
+    rate = pair.rate
+    if params.rate_control == BY_RECEIVER and pair.senders:
+        rate = min(rate, flow.ps_per_byte * ONE // (pair.senders * params.slowest_link))
+    if echo and now >= pair.no_reduction_until:
+        rate -= fixed_mul(rate, pair.alpha) >> (2 if params.rate_control == BY_RECEIVER else 1)
+        pair.no_reduction_until = now + round_trip
+        _set_rate(params, flow, pair, rate)
+    if now >= pair.round_end:
+        share = pair.marked * ONE // pair.acked
+        pair.alpha += fixed_mul(share - pair.alpha, params.gain)
+        if pair.marked == 0:
             step = ONE >> RECOVERY
-            if M[k + K_CONTROL] == BY_MARKS:
-                step = ONE * (M[k + K_PACKET] * M[f + S_LINE] >> 16) // M[q + Q_SRTT]
-            _set_rate(M, k, f, q, M[q + Q_RATE] + step)
-        M[q + Q_ACKED] = 0
-        M[q + Q_MARKED] = 0
-        M[q + Q_ROUND] = now + trip
+            if params.rate_control == BY_MARKS:
+                step = ONE * (params.packet_bytes * flow.ps_per_byte >> 16) // pair.srtt
+            _set_rate(params, flow, pair, pair.rate + step)
+        pair.acked = 0
+        pair.marked = 0
+        pair.round_end = now + round_trip
 
 
 @njit
-def _by_delay(M, k, f, q, rtt, change):
-    """Adapt the rate as TIMELY does. Additive increase below T_low or while delay does not grow (five times as fast
-    after five calm round trips); decrease by the slope, and above T_high by the distance to it."""
-    M[q + Q_SLOPE] += (change - M[q + Q_SLOPE]) * M[k + K_EWMA] >> 20
-    rate = M[q + Q_RATE]
-    if rtt < M[k + K_LOW]:
-        rate += M[k + K_STEP]
-    elif rtt > M[k + K_HIGH]:
-        excess = ONE - M[k + K_HIGH] * ONE // rtt
-        rate -= rate * (M[k + K_BETA] * excess >> 20) >> 20
-        M[q + Q_CALM] = 0
-    elif M[q + Q_SLOPE] <= 0:
-        M[q + Q_CALM] += 1
-        step = M[k + K_STEP]
-        if M[q + Q_CALM] >= HYPERACTIVE:
+def _by_delay(params: DlcpParameters, flow: DlcpFlow, pair: DlcpPair, rtt: int, change: int) -> None:
+    """Adapt the rate as TIMELY does. It rises additively below T_low or while the delay does not grow (five times as
+    fast after five calm round trips), and falls by the slope or, above T_high, by the distance to it."""
+    pair.rtt_slope += fixed_mul(change - pair.rtt_slope, params.ewma)
+    rate = pair.rate
+    if rtt < params.t_low:
+        rate += params.add_step
+    elif rtt > params.t_high:
+        excess = ONE - params.t_high * ONE // rtt
+        rate -= fixed_mul(rate, fixed_mul(params.beta, excess))
+        pair.calm_rounds = 0
+    elif pair.rtt_slope <= 0:
+        pair.calm_rounds += 1
+        step = params.add_step
+        if pair.calm_rounds >= HYPERACTIVE:
             step *= HYPERACTIVE
         rate += step
     else:
-        slope = min(M[q + Q_SLOPE] * ONE // M[k + K_RTT], ONE)
-        rate -= rate * (M[k + K_BETA] * slope >> 20) >> 20
-        M[q + Q_CALM] = 0
-    _set_rate(M, k, f, q, rate)
+        slope = min(pair.rtt_slope * ONE // params.base_rtt, ONE)
+        rate -= fixed_mul(rate, fixed_mul(params.beta, slope))
+        pair.calm_rounds = 0
+    _set_rate(params, flow, pair, rate)
 
 
 @njit
-def on_rtt_sample(M, k, f, rtt):
+def on_rtt_sample(params: DlcpParameters, flow: DlcpFlow, rtt: int) -> None:
     """Process a measured round trip of the pair."""
-    q = M[f + S_PAIR]
-    if M[q + Q_LAST] == 0:
-        M[q + Q_SRTT] = rtt
-        M[q + Q_LAST] = rtt
-    change = rtt - M[q + Q_LAST]
-    M[q + Q_LAST] = rtt
-    M[q + Q_SRTT] += (rtt - M[q + Q_SRTT]) >> 3
-    if M[k + K_CONTROL] == BY_DELAY:
-        _by_delay(M, k, f, q, rtt, change)
+    pair = flow.pair
+    if pair.last_rtt == 0:
+        pair.srtt = rtt
+        pair.last_rtt = rtt
+    change = rtt - pair.last_rtt
+    pair.last_rtt = rtt
+    pair.srtt += (rtt - pair.srtt) >> 3
+    if params.rate_control == BY_DELAY:
+        _by_delay(params, flow, pair, rtt, change)
 
 
 @njit
-def on_acknowledgement(M, k, f, senders, echo, now):
+def on_acknowledgement(params: DlcpParameters, flow: DlcpFlow, senders: int, echo: int, now: int) -> None:
     """Process an acknowledgement that reports `senders` pairs sending to the receiver."""
-    q = M[f + S_PAIR]
-    M[q + Q_HEARD] = now
-    if M[k + K_CONTROL] == BY_DELAY:
+    pair = flow.pair
+    pair.last_ack_at = now
+    if params.rate_control == BY_DELAY:
         return
-    if M[k + K_CONTROL] == BY_RECEIVER and senders != M[q + Q_SENDERS]:
-        M[q + Q_SENDERS] = senders
-        _set_rate(M, k, f, q, M[q + Q_RATE])
-    _by_marks(M, k, f, q, echo, now)
+    if params.rate_control == BY_RECEIVER and senders != pair.senders:
+        pair.senders = senders
+        _set_rate(params, flow, pair, pair.rate)
+    _by_marks(params, flow, pair, echo, now)
 
 
 @njit
-def count_sender(M, k, r, now):
+def count_sender(params: DlcpParameters, receiver: DlcpReceiver, now: int) -> int:
     """Count the pair of an arriving data packet; return the number of sending pairs."""
-    h = M[r + R_HOST]
-    p = M[r + R_PAIR]
-    if M[r + OPEN] == 0:
-        M[r + OPEN] = 1
-        M[p + P_OPEN] += 1
-    if now >= M[h + H_ENDS]:
-        if M[h + H_EPOCH] == 0:
-            M[h + H_EPOCH] = 1  # 0 and 1 are never used
-        length = max(M[k + K_RTT], 2 * max(M[h + H_COUNT], 1) * (M[k + K_PACKET] * M[k + K_SLOWEST] >> 16))
-        M[h + H_BEFORE] = M[h + H_COUNT]
-        M[h + H_EPOCH] += 1
-        if now >= M[h + H_ENDS] + length:
-            M[h + H_BEFORE] = 0
-            M[h + H_EPOCH] += 1  # the epoch in between was empty
-        M[h + H_COUNT] = 0
-        M[h + H_ENDS] = now + length
-    epoch = M[h + H_EPOCH]
-    if M[p + P_SEEN] != epoch:
-        M[p + P_BEFORE] = M[p + P_SEEN]
-        M[p + P_SEEN] = epoch
-        M[h + H_COUNT] += 1
-    return max(M[h + H_COUNT], M[h + H_BEFORE])
+    host = receiver.host
+    peer = receiver.pair
+    if receiver.is_open == 0:
+        receiver.is_open = 1
+        peer.open_messages += 1
+    if now >= host.epoch_end:
+        if host.epoch == 0:
+            host.epoch = 1  # 0 and 1 are never used
+        length = max(params.base_rtt, 2 * max(host.senders, 1) * (params.packet_bytes * params.slowest_link >> 16))
+        host.previous_senders = host.senders
+        host.epoch += 1
+        if now >= host.epoch_end + length:
+            host.previous_senders = 0
+            host.epoch += 1  # the epoch in between was empty
+        host.senders = 0
+        host.epoch_end = now + length
+    epoch = host.epoch
+    if peer.last_epoch != epoch:
+        peer.previous_epoch = peer.last_epoch
+        peer.last_epoch = epoch
+        host.senders += 1
+    return max(host.senders, host.previous_senders)
 
 
 @njit
-def on_delivery(M, r):
+def on_delivery(receiver: DlcpReceiver) -> None:
     """Record a delivery; a pair without other messages in flight no longer counts as sending."""
-    if M[r + OPEN] == 0:
+    if receiver.is_open == 0:
         return
-    M[r + OPEN] = 0
-    p = M[r + R_PAIR]
-    M[p + P_OPEN] -= 1
-    if M[p + P_OPEN]:
+    receiver.is_open = 0
+    peer = receiver.pair
+    peer.open_messages -= 1
+    if peer.open_messages:
         return
-    h = M[r + R_HOST]
-    epoch = M[h + H_EPOCH]
-    if M[p + P_SEEN] == epoch:
-        M[h + H_COUNT] -= 1
-        if M[p + P_BEFORE] == epoch - 1:
-            M[h + H_BEFORE] -= 1
-    elif M[p + P_SEEN] == epoch - 1:
-        M[h + H_BEFORE] -= 1
-    M[p + P_SEEN] = 0
-    M[p + P_BEFORE] = 0
+    host = receiver.host
+    epoch = host.epoch
+    if peer.last_epoch == epoch:
+        host.senders -= 1
+        if peer.previous_epoch == epoch - 1:
+            host.previous_senders -= 1
+    elif peer.last_epoch == epoch - 1:
+        host.previous_senders -= 1
+    peer.last_epoch = 0
+    peer.previous_epoch = 0

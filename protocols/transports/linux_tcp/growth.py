@@ -11,185 +11,161 @@
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.protocols.transports.common.cubic_curve import EPOCH, K_BETA, SEEN, W_MAX, avoid_congestion, record_peak
-from gradwire.protocols.transports.common.window import (
-    ACKED,
-    ALPHA,
-    CWND,
-    FLIGHT,
-    MARKED,
-    MAX_WINDOW,
-    MIN_WINDOW,
-    NXT,
-    SHIFT,
-    SRTT,
-    SSTHRESH,
-    UNA,
-    observe,
-)
+from gradwire.protocols.transports.base import fixed_mul
+from gradwire.protocols.transports.common.cubic_curve import avoid_congestion, record_peak
+from gradwire.protocols.transports.common.window import MAX_WINDOW, MIN_WINDOW, SHIFT, observe
 from gradwire.protocols.transports.linux_tcp.layout import (
-    BASELINE,
-    BEFORE_LEAST,
-    CONSERVATIVE,
     CUBIC,
     DCTCP,
     HYSTART,
     HYSTART_PLUS,
-    K_CONTROL,
-    K_PACING,
-    K_SLOW_START,
-    LAST_ACK,
-    LEAST_RTT,
-    ROUND,
-    ROUND_AT,
-    ROUND_LEAST,
-    SAMPLES,
-    SLOW_START_ENDED,
-    extra_word,
+    LinuxFlow,
+    LinuxParameters,
 )
 
 MS = 10**9  # ps
 LEAST_RISE, MOST_RISE = 4 * MS, 16 * MS
-ENOUGH = 8  # samples of a round before it is judged
-ROUNDS = 5  # of conservative slow start
-SLOWER = 4
-BURST = 8  # maximum growth per acknowledgement, packets
-FROM = 16  # HyStart: smallest window, packets
-TRAIN = 2 * MS
+ENOUGH_SAMPLES = 8  # round trips of a round before it is judged
+CONSERVATIVE_ROUNDS = 5  # rounds of conservative slow start
+CONSERVATIVE_DIVISOR = 4  # conservative slow start is slower by this
+MOST_GROWTH = 8  # maximum growth per acknowledgement, packets
+HYSTART_WINDOW = 16  # HyStart: smallest window, packets
+TRAIN_GAP = 2 * MS  # HyStart: longest time between the acknowledgements of a train
 
 
 @njit
-def threshold(M, k, f, loss):
-    """Return the target of a reduction. `loss`: for a loss, not for a mark."""
-    window = M[f + CWND]
-    control = M[k + K_CONTROL]
+def threshold(params: LinuxParameters, flow: LinuxFlow, loss: int) -> int:
+    """Return the target of a reduction. `loss`: True for a loss, False for a mark."""
+    window = flow.cwnd
+    control = params.control
     if control == CUBIC:
-        record_peak(M, k, f)
-        return max(window * M[k + K_BETA] >> 20, MIN_WINDOW)
+        record_peak(params, flow)
+        return max(fixed_mul(window, params.beta), MIN_WINDOW)
     if control == DCTCP and not loss:
-        return max(window - (window * M[f + ALPHA] >> 21), MIN_WINDOW)
+        return max(window - fixed_mul(window, flow.alpha) // 2, MIN_WINDOW)
     return max(window >> 1, MIN_WINDOW)
 
 
 @njit
-def timed_out(M, k, f):
+def timed_out(params: LinuxParameters, flow: LinuxFlow) -> None:
     """Reset after a time-out: CUBIC forgets its curve (RFC 9438, section 4.8), and slow start begins again."""
-    if M[k + K_CONTROL] == CUBIC:
-        M[f + W_MAX] = 0
-        M[f + EPOCH] = 0
-    M[extra_word(M, f, SLOW_START_ENDED)] = 0
-    M[extra_word(M, f, BASELINE)] = 0
+    if params.control == CUBIC:
+        flow.w_max = 0
+        flow.epoch = 0
+    flow.slow_start_ended = 0
+    flow.css_baseline = 0
 
 
 @njit
-def count_marks(M, k, f, newly, echo):
+def count_marks(params: LinuxParameters, flow: LinuxFlow, newly: int, echo: int) -> None:
     """Update DCTCP's share of marks, once per window (RFC 8257)."""
-    if M[k + K_CONTROL] != DCTCP:
+    if params.control != DCTCP:
         return
-    M[f + ACKED] += newly
+    flow.acked += newly
     if echo:
-        M[f + MARKED] += newly
-    observe(M, k, f)
+        flow.marked += newly
+    observe(params, flow)
 
 
 @njit
-def _new_round(M, f, now):
-    M[extra_word(M, f, ROUND)] = M[f + NXT]
-    M[extra_word(M, f, ROUND_AT)] = now
-    M[extra_word(M, f, LAST_ACK)] = now
-    M[extra_word(M, f, BEFORE_LEAST)] = M[extra_word(M, f, ROUND_LEAST)]
-    M[extra_word(M, f, ROUND_LEAST)] = 0
-    M[extra_word(M, f, SAMPLES)] = 0
+def _new_round(flow: LinuxFlow, now: int) -> None:
+    """Begin a round of slow start."""
+    flow.round_end = flow.nxt
+    flow.round_start = now
+    flow.train_ack_at = now
+    flow.previous_min_rtt = flow.round_min_rtt
+    flow.round_min_rtt = 0
+    flow.round_samples = 0
 
 
 @njit
-def _note(M, f, rtt):
-    least = extra_word(M, f, ROUND_LEAST)
-    if M[least] == 0 or rtt < M[least]:
-        M[least] = rtt
-    M[extra_word(M, f, SAMPLES)] += 1
+def _add_sample(flow: LinuxFlow, rtt: int) -> None:
+    """Count a round trip in this round."""
+    if flow.round_min_rtt == 0 or rtt < flow.round_min_rtt:
+        flow.round_min_rtt = rtt
+    flow.round_samples += 1
 
 
 @njit
-def _hystart(M, k, f, rtt, now, train):
+def _hystart(params: LinuxParameters, flow: LinuxFlow, rtt: int, now: int, train: int) -> None:
     """Apply the kernel's rule: end slow start by setting its threshold."""
-    if M[f + UNA] > M[extra_word(M, f, ROUND)]:
-        _new_round(M, f, now)
-    if M[f + CWND] < FROM << SHIFT:
+    if flow.una > flow.round_end:
+        _new_round(flow, now)
+    if flow.cwnd < HYSTART_WINDOW << SHIFT:
         return
-    if now - M[extra_word(M, f, LAST_ACK)] <= TRAIN:
-        M[extra_word(M, f, LAST_ACK)] = now
-        patience = M[f + LEAST_RTT]
-        if M[f + SRTT]:
+    if now - flow.train_ack_at <= TRAIN_GAP:
+        flow.train_ack_at = now
+        patience = flow.min_rtt
+        if flow.srtt:
             # 256 KiB at the pacing rate: twice the window per round trip, 1.2 times from half of the threshold on
-            faster = 200 if M[f + CWND] < M[f + SSTHRESH] >> 1 else 120
-            patience += min(MS, 100 * train * M[f + SRTT] // (faster * max(M[f + CWND] >> SHIFT, 1)))
-        if M[k + K_PACING] == 0:
+            pace = 200 if flow.cwnd < flow.ssthresh >> 1 else 120
+            patience += min(MS, 100 * train * flow.srtt // (pace * max(flow.cwnd >> SHIFT, 1)))
+        if params.pacing_bytes == 0:
             patience >>= 1
-        if now - M[extra_word(M, f, ROUND_AT)] > patience:
-            M[extra_word(M, f, SLOW_START_ENDED)] = 1
-            M[f + SSTHRESH] = M[f + CWND]
-    enough = M[extra_word(M, f, SAMPLES)] >= ENOUGH
-    _note(M, f, rtt)
-    rise = min(max(M[f + LEAST_RTT] >> 3, LEAST_RISE), MOST_RISE)
-    if enough and M[extra_word(M, f, ROUND_LEAST)] > M[f + LEAST_RTT] + rise:
-        M[extra_word(M, f, SLOW_START_ENDED)] = 1
-        M[f + SSTHRESH] = M[f + CWND]
+        if now - flow.round_start > patience:
+            flow.slow_start_ended = 1
+            flow.ssthresh = flow.cwnd
+    is_enough = flow.round_samples >= ENOUGH_SAMPLES
+    _add_sample(flow, rtt)
+    rise = min(max(flow.min_rtt >> 3, LEAST_RISE), MOST_RISE)
+    if is_enough and flow.round_min_rtt > flow.min_rtt + rise:
+        flow.slow_start_ended = 1
+        flow.ssthresh = flow.cwnd
 
 
 @njit
-def _hystart_plus(M, k, f, rtt, now):
+def _hystart_plus(params: LinuxParameters, flow: LinuxFlow, rtt: int, now: int) -> None:
     """Apply RFC 9406, section 4.2; the acknowledgement that ends a round is its last one."""
-    _note(M, f, rtt)
-    least, before = M[extra_word(M, f, ROUND_LEAST)], M[extra_word(M, f, BEFORE_LEAST)]
-    if M[extra_word(M, f, SAMPLES)] >= ENOUGH:
-        if M[extra_word(M, f, BASELINE)]:
-            if least < M[extra_word(M, f, BASELINE)]:
-                M[extra_word(M, f, BASELINE)] = 0
-        elif before and least >= before + min(max(before >> 3, LEAST_RISE), MOST_RISE):
-            M[extra_word(M, f, BASELINE)] = least
-            M[extra_word(M, f, CONSERVATIVE)] = 0
-    if M[f + UNA] < M[extra_word(M, f, ROUND)]:
+    _add_sample(flow, rtt)
+    current, previous = flow.round_min_rtt, flow.previous_min_rtt
+    if flow.round_samples >= ENOUGH_SAMPLES:
+        if flow.css_baseline:
+            if current < flow.css_baseline:
+                flow.css_baseline = 0
+        elif previous and current >= previous + min(max(previous >> 3, LEAST_RISE), MOST_RISE):
+            flow.css_baseline = current
+            flow.css_rounds = 0
+    if flow.una < flow.round_end:
         return
-    _new_round(M, f, now)
-    if M[extra_word(M, f, BASELINE)]:
-        M[extra_word(M, f, CONSERVATIVE)] += 1
-        if M[extra_word(M, f, CONSERVATIVE)] >= ROUNDS:  # the first round counts
-            M[extra_word(M, f, SLOW_START_ENDED)] = 1
-            M[f + SSTHRESH] = M[f + CWND]
+    _new_round(flow, now)
+    if flow.css_baseline:
+        flow.css_rounds += 1
+        if flow.css_rounds >= CONSERVATIVE_ROUNDS:  # the first round counts
+            flow.slow_start_ended = 1
+            flow.ssthresh = flow.cwnd
 
 
 @njit
-def watch_slow_start(M, k, f, rtt, now, train):
+def watch_slow_start(params: LinuxParameters, flow: LinuxFlow, rtt: int, now: int, train: int) -> None:
     """Process a round trip measured in slow start."""
-    if rtt == 0 or M[f + CWND] >= M[f + SSTHRESH] or M[extra_word(M, f, SLOW_START_ENDED)]:
+    if rtt == 0 or flow.cwnd >= flow.ssthresh or flow.slow_start_ended:
         return
-    if M[k + K_SLOW_START] == HYSTART:
-        _hystart(M, k, f, rtt, now, train)
-    elif M[k + K_SLOW_START] == HYSTART_PLUS:
-        _hystart_plus(M, k, f, rtt, now)
+    if params.slow_start == HYSTART:
+        _hystart(params, flow, rtt, now, train)
+    elif params.slow_start == HYSTART_PLUS:
+        _hystart_plus(params, flow, rtt, now)
 
 
 @njit
-def grow(M, k, f, newly, now):
+def grow(params: LinuxParameters, flow: LinuxFlow, newly: int, now: int) -> None:
     """Grow the window if it limits the sender."""
-    window = M[f + CWND]
-    used = (M[f + FLIGHT] + newly) << SHIFT
+    window = flow.cwnd
+    used = (flow.in_flight + newly) << SHIFT
     since = now
-    if M[k + K_CONTROL] == CUBIC:
-        since = M[f + SEEN]
-        M[f + SEEN] = now
-    if window < M[f + SSTHRESH]:
+    if params.control == CUBIC:
+        since = flow.last_ack_at
+        flow.last_ack_at = now
+    if window < flow.ssthresh:
         if window > 2 * used:
             return
         packets = newly << SHIFT
-        if M[k + K_SLOW_START] == HYSTART_PLUS:
-            if M[k + K_PACING] == 0:
-                packets = min(packets, BURST << SHIFT)
-            if M[extra_word(M, f, BASELINE)]:
-                packets //= SLOWER
-        M[f + CWND] = min(window + packets, max(M[f + SSTHRESH], window), MAX_WINDOW)
-    elif M[k + K_CONTROL] == CUBIC:
-        avoid_congestion(M, k, f, newly, now, since)
+        if params.slow_start == HYSTART_PLUS:
+            if params.pacing_bytes == 0:
+                packets = min(packets, MOST_GROWTH << SHIFT)
+            if flow.css_baseline:
+                packets //= CONSERVATIVE_DIVISOR
+        flow.cwnd = min(window + packets, max(flow.ssthresh, window), MAX_WINDOW)
+    elif params.control == CUBIC:
+        avoid_congestion(params, flow, newly, now, since)
     elif used + (1 << SHIFT) > window:
-        M[f + CWND] = min(window + (newly << (2 * SHIFT)) // window, MAX_WINDOW)
+        flow.cwnd = min(window + (newly << (2 * SHIFT)) // window, MAX_WINDOW)

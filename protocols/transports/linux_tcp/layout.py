@@ -1,100 +1,111 @@
-"""Layout of the Linux sender's state: its words, parameters, send times, and clock of ticks.
+"""Records of the Linux sender: fields, parameters, send times, and the clock of ticks.
 
-Scoreboard and windows are those of `window`. Beside the three bitmaps, and laid out like bitmaps, are the time at which
-each packet was last sent (one word per packet) and the rarely used words, one for each bitmap of the last group: the
-record of a flow has no room for them.
+Scoreboard and windows are those of `window`. The time at which each packet was last sent, one word per packet, is laid
+out like 32 bitmaps, behind the three of the scoreboard.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_BITS, S_USER, S_WORDS
-from gradwire.protocols.transports.common.window import SRTT
+from gradwire.jit.records import Word
+from gradwire.protocols.transports.common.cubic_curve import CubicFlow, CubicParameters
 
-# a sender's own words, unused or with another use in `window`; S_USER + 16 to + 24 belong to the congestion control
-RACK_AT = S_USER + 8  # send time of the arrived packet that was sent last ...
-RACK_SEQUENCE = S_USER + 10  # ... and its number
-RACK_RTT = S_USER + 11  # its round trip
-LEAST_RTT = S_USER + 15
-TIMER = S_USER + 25  # purpose of the running timer
-TRIES = S_USER + 26  # time-outs since the last progress
-PRIOR = S_USER + 27  # the window before the last reduction
-DELIVERED = S_USER + 28  # proportional rate reduction: packets that have arrived since it began ...
-SENT = S_USER + 29  # ... and packets sent
-PROBE = S_USER + 30  # tail loss probe in flight: 2 * (next new packet) + 1 if it was a retransmission, 0 = none
-UNDO = S_USER + 31  # 1 + first packet in flight at the reduction, 0 = it cannot be undone
-UNDO_AGAIN = S_USER + 32  # retransmissions since then not known to be needless, -1 = there were none
-PRIOR_THRESHOLD = S_USER + 33  # ssthresh before, 0 = marks forbid undoing
-SEND_NOW = S_USER + 34  # what may be sent at once: NOTHING, a PROBE_DUE, NEW_FIRST
 
-# words of the last group of bitmaps
-FRTO = 0  # 1 while a time-out may have been spurious
-DEVIATION = 1  # of round trips, as in the kernel
-DEVIATION_MOST = 2  # the largest in this round trip
-ROUND_RTT = 3  # this round trip ends when this packet is acknowledged
-ROUND = 4  # slow start: the round ends when this packet is acknowledged
-ROUND_AT = 5  # start of the round
-LAST_ACK = 6
-ROUND_LEAST = 7  # smallest round trip in this round, 0 = none yet
-SAMPLES = 8
-BEFORE_LEAST = 9  # smallest round trip in the round before, 0 = none
-BASELINE = 10  # conservative slow start: smallest round trip when it began, 0 = it has not
-CONSERVATIVE = 11  # rounds of it
-SLOW_START_ENDED = 12  # 1 once acknowledgements have ended slow start
-REORDERED = 13  # 1 once a packet that was sent once has arrived after later ones
-STEPS = 14  # reordering window in quarters of the smallest round trip, less one
-PERSIST = 15  # recoveries for which that applies
-STEP_UNTIL = 16  # no further step before this packet is acknowledged
-BACKLOG = 17  # memory bytes of the packets queued at the NIC
-ROOM = 18  # and their limit, at least one or two full packets
-MORE = 19
+class LinuxFlow(CubicFlow):
+    """The sender of Linux TCP."""
 
-SCOREBOARD = 3
-BITMAPS = SCOREBOARD + 32 + MORE
+    rack_sent_at = Word("RACK: send time of the delivered packet that was sent last", "ps", at=8)
+    rack_sequence = Word("RACK: number of that packet, which orders equal send times", at=10)
+    rack_rtt = Word("RACK: round trip of the last delivered packet", "ps")
+    min_rtt = Word("smallest round trip, 0 = none measured", "ps", at=15)
+    timer_purpose = Word("purpose of the timer: TIME_OUT, REORDERING or TAIL", at=25)
+    timeouts_in_a_row = Word("time-outs since the last progress")
+    prior_window = Word("window before the last reduction", "packets << 16")
+    prr_delivered = Word("PRR: packets delivered since the reduction began", "packets")
+    prr_sent = Word("PRR: packets sent since the reduction began", "packets")
+    tail_probe = Word("tail loss probe in flight: 2 * (next new packet), + 1 for a retransmission; 0 = none")
+    undo_marker = Word("1 + first packet in flight at the reduction, 0 = it cannot be undone")
+    undo_retransmissions = Word(
+        "retransmissions since the reduction not known to be needless, -1 = there were none", "packets"
+    )
+    prior_ssthresh = Word("ssthresh before the last reduction, 0 = marks forbid undoing it", "packets << 16")
+    send_now = Word("exception to the window: NOTHING, PROBE_DUE or NEW_FIRST")
+    frto = Word("1 while the last time-out may have been spurious")
+    rtt_deviation = Word("mean deviation of the round trips, as in the kernel", "ps << 2")
+    max_deviation = Word("largest deviation in this round trip", "ps")
+    rtt_round_end = Word("RTT estimate: the round trip ends when more than this is acknowledged")
+    round_end = Word("slow start: the round ends when this is acknowledged")
+    round_start = Word("slow start: start of the round", "ps")
+    train_ack_at = Word("HyStart: time of the last acknowledgement in the train", "ps")
+    round_min_rtt = Word("slow start: smallest round trip in this round, 0 = none yet", "ps")
+    round_samples = Word("slow start: round trips measured in this round")
+    previous_min_rtt = Word("slow start: smallest round trip in the round before, 0 = none", "ps")
+    css_baseline = Word("conservative slow start: smallest round trip when it began, 0 = not in progress", "ps")
+    css_rounds = Word("conservative slow start: rounds so far")
+    slow_start_ended = Word("1 once HyStart has ended slow start")
+    saw_reordering = Word("RACK: 1 once a packet that was sent once has arrived after later ones")
+    reordering_steps = Word("RACK: reordering window in quarters of the smallest round trip, less one")
+    reordering_persist = Word("RACK: recoveries until the reordering window is reset")
+    reordering_step_end = Word("RACK: the reordering window does not grow until this is acknowledged")
+    nic_backlog = Word("memory of the packets queued at the NIC", "bytes")
+    nic_limit = Word("limit of `nic_backlog`, at least two full packets", "bytes")
 
-# states, as in the kernel
+
+class LinuxParameters(CubicParameters):
+    """The parameters of Linux TCP."""
+
+    control = Word("congestion control: RENO, CUBIC or DCTCP")
+    rack = Word("1: losses are detected by time (RACK); 0: by duplicates")
+    tail_probes = Word("1: tail loss probes")
+    frto = Word("1: F-RTO detects spurious time-outs")
+    slow_start = Word("STANDARD, HYSTART or HYSTART_PLUS")
+    tick = Word("length of a tick of the timers, 0 = exact to the picosecond", "ps")
+    timer_slack = Word("added to the waits of RACK and tail loss probes", "ps")
+    pacing_bytes = Word("bytes on the wire of a full packet with pacing, 0 = no pacing", "bytes")
+    quick_acks = Word("packets at the start of a connection that are acknowledged without delay", "packets")
+    ack_train = Word("HyStart: allowance for bursts, full packets", "packets")
+    handshake_rtt = Word("round trip of a connection's handshake, 0 = unknown", "ps")
+    lone_packet_delay = Word(
+        "added to the wait of a tail loss probe with one packet in flight: its acknowledgement may be delayed", "ps"
+    )
+    acks_last = Word("1: the last packet of a message is acknowledged at once")
+    queue_overhead = Word(
+        "memory of a packet beyond its bytes on the wire, 0 = packets do not queue at the NIC", "bytes"
+    )
+    payload = Word("payload of a full packet", "bytes")
+
+
+SCOREBOARD = 3  # bitmaps of the window machinery; behind them the send times, one word per packet
+BITMAPS = SCOREBOARD + 32
+
 OPEN, DISORDER, CWR, RECOVERY, LOSS = 0, 1, 2, 3, 4
-# timers
+"""Values of `LinuxFlow.loss_state`, as in the kernel."""
 TIME_OUT, REORDERING, TAIL = 0, 1, 2
-# haste
+"""Values of `LinuxFlow.timer_purpose`."""
 NOTHING, PROBE_DUE, NEW_FIRST = 0, 1, 2
-
-# parameters; the first five as in `window` and `delayed_acks`, those of CUBIC and DCTCP from 5 to 10
-K_CONTROL = 11  # RENO, CUBIC or DCTCP
-K_RACK = 12  # losses are detected by time, not by duplicates
-K_TAIL = 13  # tail loss probes
-K_FRTO = 14
-K_SLOW_START = 15  # STANDARD, HYSTART, HYSTART_PLUS
-K_TICK = 16  # timers use ticks of this many ps, 0 = exact to the picosecond
-K_SLACK = 17  # added to the waits of RACK and tail loss probes
-K_PACING = 18  # bytes on the wire of a full packet with pacing, else 0
-K_QUICK = 19  # initial acknowledgements that a receiver does not delay
-K_ACK_TRAIN = 20  # added by HyStart to the smallest round trip
-K_HANDSHAKE = 21  # round trip of a connection's handshake, 0 = unknown
-K_LONE = 22  # added to the wait of a tail loss probe with one packet in flight: its acknowledgement may be delayed
-K_LAST = 23  # 1: the last packet of a message is acknowledged at once
-K_QUEUES = 24  # memory bytes of a packet beyond those on the wire if packets queue at the NIC, else 0
-K_PAYLOAD = 25  # of a full packet
+"""Values of `LinuxFlow.send_now`."""
 RENO, CUBIC, DCTCP = 0, 1, 2
+"""Values of `LinuxParameters.control`."""
 STANDARD, HYSTART, HYSTART_PLUS = 0, 1, 2
+"""Values of `LinuxParameters.slow_start`."""
 
 
 @njit
-def extra_word(M, f, word):
-    """Return the index of a rarely used word."""
-    return M[f + S_BITS] + (SCOREBOARD + 32 + word) * M[f + S_WORDS]
+def sent_at(flow: LinuxFlow, sequence: int) -> int:
+    """Return the time at which a packet was last sent."""
+    return flow.bitmaps[(SCOREBOARD + (sequence & 31)) * flow.bitmap_words + (sequence >> 5)]
 
 
 @njit
-def stamp_of(M, f, sequence):
-    """Return the index of the time at which a packet was last sent."""
-    return M[f + S_BITS] + (SCOREBOARD + (sequence & 31)) * M[f + S_WORDS] + (sequence >> 5)
+def set_sent_at(flow: LinuxFlow, sequence: int, now: int) -> None:
+    """Record the time at which a packet is sent."""
+    flow.bitmaps[(SCOREBOARD + (sequence & 31)) * flow.bitmap_words + (sequence >> 5)] = now
 
 
 @njit
-def due(M, k, now, wait):
+def due(params: LinuxParameters, now: int, wait: int) -> int:
     """Return the expiry time of a timer set now for `wait` ps. With ticks, it is the start of the tick after the one in
     which the timer is due; from 63 ticks on every eighth tick, from eight times as many on every 64th, and so on
     [kernel/time/timer.c: `calc_index`]."""
-    tick = M[k + K_TICK]
+    tick = params.tick
     if tick == 0:
         return now + wait
     ticks = (wait + tick - 1) // tick
@@ -105,6 +116,6 @@ def due(M, k, now, wait):
 
 
 @njit
-def smoothed(M, f, rtt):
+def smoothed(flow: LinuxFlow, rtt: int) -> None:
     """Update the smoothed round trip with a sample (RFC 6298)."""
-    M[f + SRTT] = rtt if M[f + SRTT] == 0 else max(M[f + SRTT] + ((rtt - M[f + SRTT]) >> 3), 1)
+    flow.srtt = rtt if flow.srtt == 0 else max(flow.srtt + ((rtt - flow.srtt) >> 3), 1)

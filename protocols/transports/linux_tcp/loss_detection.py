@@ -10,292 +10,269 @@ of a lost acknowledgement is recovered with the cumulative point only.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_BITS, S_DONE, S_PACKETS, S_STREAM, S_TIMER, S_WORDS
 from gradwire.protocols.transports.base import bit, clear_bit, set_bit
-from gradwire.protocols.transports.common.lost_packets import LOST, note_lost
-from gradwire.protocols.transports.common.window import (
-    BACKOFF,
-    FLIGHT,
-    HIGHEST,
-    K_MAX_RTO,
-    K_MIN_RTO,
-    NXT,
-    RECOVER,
-    RTTVAR,
-    SRTT,
-    STATE,
-    UNA,
-)
+from gradwire.protocols.transports.common.window import note_lost
 from gradwire.protocols.transports.linux_tcp.layout import (
     CWR,
-    DEVIATION,
-    DEVIATION_MOST,
-    K_LONE,
-    K_RACK,
-    K_SLACK,
-    K_TAIL,
-    K_TICK,
-    LEAST_RTT,
     OPEN,
-    PERSIST,
-    RACK_AT,
-    RACK_RTT,
-    RACK_SEQUENCE,
     RECOVERY,
-    REORDERED,
     REORDERING,
-    ROUND_RTT,
-    STEP_UNTIL,
-    STEPS,
     TAIL,
     TIME_OUT,
-    TIMER,
+    LinuxFlow,
+    LinuxParameters,
     due,
-    extra_word,
+    sent_at,
     smoothed,
-    stamp_of,
 )
 
 DUPLICATES = 3
-FULL = (1 << 32) - 1
+FULL = (1 << 32) - 1  # bitmap word: all 32 packets
 FIRST_PROBE = 10**12  # ps: a tail loss probe before any round trip is known (RFC 8985 section 7.2)
 
-# contents of an acknowledgement
 ADVANCED, SELECTED, ORIGINAL, NEEDLESS = 1, 2, 4, 8
+"""Flags of what an acknowledgement reports.
+
+* ADVANCED: the cumulative point has moved;
+* SELECTED: a packet above the cumulative point has arrived;
+* ORIGINAL: a packet sent once, before the state began, has arrived;
+* NEEDLESS: a packet has arrived twice.
+"""
 
 
 @njit
-def rto(M, k, f):
+def rto(params: LinuxParameters, flow: LinuxFlow) -> int:
     """Return the retransmission time-out. With ticks it is the kernel's: at least `rto_min` above the round trip."""
-    if M[k + K_TICK]:
-        tick = M[k + K_TICK]
-        wait = (M[f + SRTT] + max(M[f + RTTVAR], M[k + K_MIN_RTO]) + tick - 1) // tick * tick
+    if params.tick:
+        tick = params.tick
+        wait = (flow.srtt + max(flow.rttvar, params.min_rto) + tick - 1) // tick * tick
     else:
-        wait = max(M[f + SRTT] + 4 * M[f + RTTVAR], M[k + K_MIN_RTO])
-    return min(wait << M[f + BACKOFF], M[k + K_MAX_RTO])
+        wait = max(flow.srtt + 4 * flow.rttvar, params.min_rto)
+    return min(wait << flow.backoff, params.max_rto)
 
 
 @njit
-def arm(M, k, f, what, now, wait):
-    M[f + TIMER] = what
-    M[f + S_TIMER] = due(M, k, now, wait)
+def arm(params: LinuxParameters, flow: LinuxFlow, purpose: int, now: int, wait: int) -> None:
+    """Set the timer for one of its purposes."""
+    flow.timer_purpose = purpose
+    flow.timer = due(params, now, wait)
 
 
 @njit
-def rearm_rto(M, k, f, now):
+def rearm_rto(params: LinuxParameters, flow: LinuxFlow, now: int) -> None:
     """Restart the time-out; after another kind of timer, count from the send time of the first packet."""
-    if M[f + NXT] == M[f + UNA]:
-        M[f + TIMER] = TIME_OUT
-        M[f + S_TIMER] = 0
+    if flow.nxt == flow.una:
+        flow.timer_purpose = TIME_OUT
+        flow.timer = 0
         return
-    wait = rto(M, k, f)
-    if M[f + TIMER] != TIME_OUT:
-        wait = max(M[stamp_of(M, f, M[f + UNA])] + wait - now, 1)
-    arm(M, k, f, TIME_OUT, now, wait)
+    wait = rto(params, flow)
+    if flow.timer_purpose != TIME_OUT:
+        wait = max(sent_at(flow, flow.una) + wait - now, 1)
+    arm(params, flow, TIME_OUT, now, wait)
 
 
 @njit
-def schedule_probe(M, k, f, now, progress):
+def schedule_probe(params: LinuxParameters, flow: LinuxFlow, now: int, progress: int) -> int:
     """Set the timer of a tail loss probe (RFC 8985 section 7.2) if one is allowed; return 1 if it was set. `progress`:
     the time-out restarts."""
-    if M[k + K_TAIL] == 0 or M[f + NXT] == M[f + UNA] or (M[f + STATE] != OPEN and M[f + STATE] != CWR):
+    if params.tail_probes == 0 or flow.nxt == flow.una or (flow.loss_state != OPEN and flow.loss_state != CWR):
         return 0
     wait = FIRST_PROBE
-    if M[f + SRTT]:
-        wait = 2 * M[f + SRTT]
-        wait += M[k + K_LONE] if M[f + NXT] - M[f + UNA] == 1 else M[k + K_SLACK]
-    left = rto(M, k, f)
+    if flow.srtt:
+        wait = 2 * flow.srtt
+        wait += params.lone_packet_delay if flow.nxt - flow.una == 1 else params.timer_slack
+    time_out = rto(params, flow)
     if progress == 0:
-        left += M[stamp_of(M, f, M[f + UNA])] - now
-    if left > 0:
-        wait = min(wait, left)
-    arm(M, k, f, TAIL, now, wait)
+        time_out += sent_at(flow, flow.una) - now
+    if time_out > 0:
+        wait = min(wait, time_out)
+    arm(params, flow, TAIL, now, wait)
     return 1
 
 
 @njit
-def measure(M, k, f, rtt):
+def measure(params: LinuxParameters, flow: LinuxFlow, rtt: int) -> None:
     """Update the estimate with a round trip (RFC 6298). With ticks, the deviation is computed as in the kernel:
     `tcp_rtt_estimator`, net/ipv4/tcp_input.c."""
-    M[f + BACKOFF] = 0
-    if M[k + K_TICK] == 0:
-        if M[f + SRTT] == 0:
-            M[f + RTTVAR] = rtt >> 1
+    flow.backoff = 0
+    if params.tick == 0:
+        if flow.srtt == 0:
+            flow.rttvar = rtt >> 1
         else:
-            M[f + RTTVAR] += (abs(rtt - M[f + SRTT]) - M[f + RTTVAR]) >> 2
-        smoothed(M, f, rtt)
+            flow.rttvar += (abs(rtt - flow.srtt) - flow.rttvar) >> 2
+        smoothed(flow, rtt)
         return
-    deviation, most, until = extra_word(M, f, DEVIATION), extra_word(M, f, DEVIATION_MOST), extra_word(M, f, ROUND_RTT)
-    if M[f + SRTT] == 0:
-        M[deviation] = rtt << 1
-        M[f + RTTVAR] = max(M[deviation], M[k + K_MIN_RTO])
-        M[most] = M[f + RTTVAR]
-        M[until] = M[f + NXT]
-        smoothed(M, f, rtt)
+    if flow.srtt == 0:
+        flow.rtt_deviation = rtt << 1
+        flow.rttvar = max(flow.rtt_deviation, params.min_rto)
+        flow.max_deviation = flow.rttvar
+        flow.rtt_round_end = flow.nxt
+        smoothed(flow, rtt)
         return
-    error = rtt - M[f + SRTT]
-    smoothed(M, f, rtt)
-    change = abs(error) - (M[deviation] >> 2)
+    error = rtt - flow.srtt
+    smoothed(flow, rtt)
+    change = abs(error) - (flow.rtt_deviation >> 2)
     if error < 0 and change > 0:
         change >>= 3
-    M[deviation] += change
-    if M[deviation] > M[most]:
-        M[most] = M[deviation]
-        M[f + RTTVAR] = max(M[f + RTTVAR], M[most])
-    if M[f + UNA] > M[until]:
-        if M[most] < M[f + RTTVAR]:
-            M[f + RTTVAR] -= (M[f + RTTVAR] - M[most]) >> 2
-        M[until] = M[f + NXT]
-        M[most] = M[k + K_MIN_RTO]
+    flow.rtt_deviation += change
+    if flow.rtt_deviation > flow.max_deviation:
+        flow.max_deviation = flow.rtt_deviation
+        flow.rttvar = max(flow.rttvar, flow.max_deviation)
+    if flow.una > flow.rtt_round_end:
+        if flow.max_deviation < flow.rttvar:
+            flow.rttvar -= (flow.rttvar - flow.max_deviation) >> 2
+        flow.rtt_round_end = flow.nxt
+        flow.max_deviation = params.min_rto
 
 
 @njit
-def _arrived(M, k, f, sequence, now):
+def _arrived(params: LinuxParameters, flow: LinuxFlow, sequence: int, now: int) -> int:
     """Record the first acknowledgement of a packet; return ORIGINAL if it was sent once, before the state began."""
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    again = bit(M, lost + M[f + S_WORDS], sequence)
-    set_bit(M, bits, sequence)
-    if bit(M, lost, sequence):
-        clear_bit(M, lost, sequence)
-        M[f + LOST] -= 1
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    is_retransmitted = bit(flow.retransmitted, sequence)
+    set_bit(acknowledged, sequence)
+    if bit(lost, sequence):
+        clear_bit(lost, sequence)
+        flow.lost_packets -= 1
     else:
-        M[f + FLIGHT] -= 1
-    if again == 0 and sequence < M[f + HIGHEST]:
-        M[extra_word(M, f, REORDERED)] = 1
-    M[f + HIGHEST] = max(M[f + HIGHEST], sequence)
-    sent = M[stamp_of(M, f, sequence)]
+        flow.in_flight -= 1
+    if is_retransmitted == 0 and sequence < flow.highest:
+        flow.saw_reordering = 1
+    flow.highest = max(flow.highest, sequence)
+    sent = sent_at(flow, sequence)
     rtt = max(now - sent, 1)
-    if M[k + K_RACK] and (again == 0 or rtt >= M[f + LEAST_RTT]):  # else it answers an earlier sending
-        M[f + RACK_RTT] = rtt
-        if sent > M[f + RACK_AT] or (sent == M[f + RACK_AT] and sequence > M[f + RACK_SEQUENCE]):
-            M[f + RACK_AT] = sent
-            M[f + RACK_SEQUENCE] = sequence
-    return ORIGINAL if again == 0 and sequence < M[f + RECOVER] else 0
+    if params.rack and (is_retransmitted == 0 or rtt >= flow.min_rtt):  # else it answers an earlier sending
+        flow.rack_rtt = rtt
+        if sent > flow.rack_sent_at or (sent == flow.rack_sent_at and sequence > flow.rack_sequence):
+            flow.rack_sent_at = sent
+            flow.rack_sequence = sequence
+    return ORIGINAL if is_retransmitted == 0 and sequence < flow.recover else 0
 
 
 @njit
-def update_scoreboard(M, k, f, sequence, cumulative, now):
-    """Update the scoreboard with an acknowledgement. Returns its contents, the number of newly acknowledged packets,
-    and the round trip of the last of them that was sent once, or 0."""
-    una = M[f + UNA]
-    bits = M[f + S_BITS]
-    again = bits + 2 * M[f + S_WORDS]
-    told = 0
+def update_scoreboard(
+    params: LinuxParameters, flow: LinuxFlow, sequence: int, cumulative: int, now: int
+) -> tuple[int, int, int]:
+    """Update the scoreboard with an acknowledgement. Return what it reports (ADVANCED and so on), the number of newly
+    acknowledged packets, and the round trip of the last of them that was sent once, or 0."""
+    una = flow.una
+    acknowledged = flow.acknowledged
+    retransmitted = flow.retransmitted
+    report = 0
     newly = 0
-    first = 0  # the first round trip that is measured
+    first = 0  # round trips of the first and the last newly acknowledged packet that was sent once
     last = 0
-    if sequence >= cumulative and sequence >= una and bit(M, bits, sequence) == 0:
-        told |= SELECTED | _arrived(M, k, f, sequence, now)
+    if sequence >= cumulative and sequence >= una and bit(acknowledged, sequence) == 0:
+        report |= SELECTED | _arrived(params, flow, sequence, now)
         newly = 1
-        if bit(M, again, sequence) == 0:
-            last = max(now - M[stamp_of(M, f, sequence)], 1)
-    elif sequence < una or bit(M, bits, sequence):
-        told |= NEEDLESS
+        if bit(retransmitted, sequence) == 0:
+            last = max(now - sent_at(flow, sequence), 1)
+    elif sequence < una or bit(acknowledged, sequence):
+        report |= NEEDLESS
     if cumulative > una:
-        told |= ADVANCED
-        clean = True
-        for each in range(una, cumulative):
-            once = bit(M, again, each) == 0
-            clean = clean and once
-            if bit(M, bits, each) == 0:
-                told |= _arrived(M, k, f, each, now)
+        report |= ADVANCED
+        none_retransmitted = True
+        for packet in range(una, cumulative):
+            once = bit(retransmitted, packet) == 0
+            none_retransmitted = none_retransmitted and once
+            if bit(acknowledged, packet) == 0:
+                report |= _arrived(params, flow, packet, now)
                 newly += 1
                 if once:
-                    trip = max(now - M[stamp_of(M, f, each)], 1)
-                    first = trip if first == 0 else first
-                    if told & SELECTED == 0:
-                        last = trip
-        if not clean:
+                    rtt = max(now - sent_at(flow, packet), 1)
+                    first = rtt if first == 0 else first
+                    if report & SELECTED == 0:
+                        last = rtt
+        if not none_retransmitted:
             first = 0
-        if first == 0 and told & SELECTED == 0:
+        if first == 0 and report & SELECTED == 0:
             last = 0
-            if M[k + K_TICK]:  # timestamps are in ticks
-                tick = M[k + K_TICK]
-                first = max(now // tick - M[stamp_of(M, f, una)] // tick, 1) * tick
+            if params.tick:  # timestamps are in ticks
+                tick = params.tick
+                first = max(now // tick - sent_at(flow, una) // tick, 1) * tick
                 last = first
-            elif M[f + SRTT]:
-                M[f + BACKOFF] = 0
-        M[f + UNA] = cumulative
-        if cumulative == M[f + S_PACKETS] and M[f + S_STREAM] == 0:
-            M[f + S_DONE] = 1
+            elif flow.srtt:
+                flow.backoff = 0
+        flow.una = cumulative
+        if cumulative == flow.packets and not flow.stream:
+            flow.is_done = 1
     if first or last:
-        if last and (M[f + LEAST_RTT] == 0 or last < M[f + LEAST_RTT]):
-            M[f + LEAST_RTT] = last
-        measure(M, k, f, first if first else last)
-    return told, newly, last
+        if last and (flow.min_rtt == 0 or last < flow.min_rtt):
+            flow.min_rtt = last
+        measure(params, flow, first if first else last)
+    return report, newly, last
 
 
 @njit
-def grow_reordering_window(M, f):
+def grow_reordering_window(flow: LinuxFlow) -> None:
     """Grow the reordering window after a needless retransmission, once per round trip (RFC 8985, section 6.2)."""
-    if M[f + UNA] >= M[extra_word(M, f, STEP_UNTIL)]:
-        M[extra_word(M, f, STEPS)] += 1
-        M[extra_word(M, f, STEP_UNTIL)] = M[f + NXT]
-        M[extra_word(M, f, PERSIST)] = 16
+    if flow.una >= flow.reordering_step_end:
+        flow.reordering_steps += 1
+        flow.reordering_step_end = flow.nxt
+        flow.reordering_persist = 16
 
 
 @njit
-def end_recovery(M, f):
+def end_recovery(flow: LinuxFlow) -> None:
     """End a recovery; after sixteen of them the reordering window is reset."""
-    left = extra_word(M, f, PERSIST)
-    if M[left] > 0:
-        M[left] -= 1
-        if M[left] == 0:
-            M[extra_word(M, f, STEPS)] = 0
+    if flow.reordering_persist > 0:
+        flow.reordering_persist -= 1
+        if flow.reordering_persist == 0:
+            flow.reordering_steps = 0
 
 
 @njit
-def _window_of_reordering(M, f):
-    if M[extra_word(M, f, REORDERED)] == 0:
-        arrived = M[f + NXT] - M[f + UNA] - M[f + FLIGHT] - M[f + LOST]
-        if M[f + STATE] >= RECOVERY or arrived >= DUPLICATES:
+def _reordering_window(flow: LinuxFlow) -> int:
+    """Return the reordering window in picoseconds."""
+    if flow.saw_reordering == 0:
+        arrived = flow.nxt - flow.una - flow.in_flight - flow.lost_packets
+        if flow.loss_state >= RECOVERY or arrived >= DUPLICATES:
             return 0
-    return min((M[f + LEAST_RTT] >> 2) * (1 + M[extra_word(M, f, STEPS)]), M[f + SRTT])
+    return min((flow.min_rtt >> 2) * (1 + flow.reordering_steps), flow.srtt)
 
 
 @njit
-def declare_lost(M, f, sequence):
+def declare_lost(flow: LinuxFlow, sequence: int) -> None:
     """Declare a packet lost and queue its retransmission."""
-    note_lost(M, f, sequence)
-    M[f + FLIGHT] -= 1
+    note_lost(flow, sequence)
+    flow.in_flight -= 1
 
 
 @njit
-def find_by_time(M, f, now):
-    """Declare packets lost that were sent before the last arrived one and whose time has passed. Returns the time until
-    the last of the others is due (0 = none), and True if a retransmission was lost."""
-    una = M[f + UNA]
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    again = lost + M[f + S_WORDS]
-    patience = M[f + RACK_RTT] + _window_of_reordering(M, f)
-    last = M[f + RACK_AT]
+def find_by_time(flow: LinuxFlow, now: int) -> tuple[int, int]:
+    """Declare packets lost that were sent before the last delivered one and whose time has passed. Return the time
+    until the last of the others is due (0 = none), and True if a retransmission was lost."""
+    una = flow.una
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    retransmitted = flow.retransmitted
+    patience = flow.rack_rtt + _reordering_window(flow)
+    last = flow.rack_sent_at
     wait = 0
-    twice = False
+    lost_again = False
     sequence = una
-    end = M[f + NXT]
+    end = flow.nxt
     while sequence < end:
-        if sequence & 31 == 0 and M[bits + (sequence >> 5)] == FULL:
+        if sequence & 31 == 0 and acknowledged[sequence >> 5] == FULL:
             sequence += 32
             continue
-        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0:
-            sent = M[stamp_of(M, f, sequence)]
-            before = sent < last or (sent == last and sequence < M[f + RACK_SEQUENCE])
-            if before:
-                left = sent + patience - now
-                if left <= 0:
-                    twice = twice or bit(M, again, sequence) != 0
-                    declare_lost(M, f, sequence)
+        if bit(acknowledged, sequence) == 0 and bit(lost, sequence) == 0:
+            sent = sent_at(flow, sequence)
+            if sent < last or (sent == last and sequence < flow.rack_sequence):
+                remaining = sent + patience - now
+                if remaining <= 0:
+                    lost_again = lost_again or bit(retransmitted, sequence) != 0
+                    declare_lost(flow, sequence)
                 else:
-                    wait = max(wait, left)
-            elif bit(M, again, sequence) == 0:
+                    wait = max(wait, remaining)
+            elif bit(retransmitted, sequence) == 0:
                 break  # later packets were sent later still
         sequence += 1
-    return wait, twice
+    return wait, lost_again
 
 
 @njit
-def watch_reordering(M, k, f, now, wait):
+def watch_reordering(params: LinuxParameters, flow: LinuxFlow, now: int, wait: int) -> None:
     """Set the timer to check again when the remaining packets are due."""
-    arm(M, k, f, REORDERING, now, wait + M[k + K_SLACK])
+    arm(params, flow, REORDERING, now, wait + params.timer_slack)

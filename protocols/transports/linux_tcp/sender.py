@@ -1,7 +1,6 @@
 """The sender of a current kernel's TCP: NewReno, CUBIC and DCTCP over RACK, tail loss probes, PRR and F-RTO.
 
-States and transitions are those of Linux [net/ipv4/tcp_input.c]: open, disorder (something has arrived out of order),
-CWR (the window falls for a mark), recovery (for a loss), loss (after a time-out). Sources, rule by rule, each of them
+States and transitions are those of Linux [net/ipv4/tcp_input.c]: see `states`. Sources, rule by rule, each of them
 optional:
 
 * losses by time, `loss_detection` (RFC 8985 section 6);
@@ -21,26 +20,10 @@ Left out: undoing by timestamps (RFC 4015), whose clock of a millisecond is usel
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import BLOCKED, S_BITS, S_DONE, S_GAP, S_PACKETS, S_SENT, S_TIMEOUTS, S_WORDS
+from gradwire.jit.records.constants import BLOCKED
 from gradwire.protocols.transports.base import ONE, bit, forget_bits, set_bit
 from gradwire.protocols.transports.common.cubic_curve import shift_epoch
-from gradwire.protocols.transports.common.lost_packets import LOST, LOST_AT, next_lost
-from gradwire.protocols.transports.common.window import (
-    ALPHA,
-    BACKOFF,
-    CWND,
-    FLIGHT,
-    HIGHEST,
-    NXT,
-    OBSERVED,
-    RECOVER,
-    SHIFT,
-    SRTT,
-    SSTHRESH,
-    STATE,
-    UNA,
-    reduce_after_idle,
-)
+from gradwire.protocols.transports.common.window import SHIFT, next_lost, reduce_after_idle
 from gradwire.protocols.transports.common.window import start as start_window
 from gradwire.protocols.transports.linux_tcp.growth import count_marks, grow, threshold, timed_out, watch_slow_start
 from gradwire.protocols.transports.linux_tcp.layout import (
@@ -48,41 +31,20 @@ from gradwire.protocols.transports.linux_tcp.layout import (
     CWR,
     DCTCP,
     DISORDER,
-    FRTO,
-    K_ACK_TRAIN,
-    K_CONTROL,
-    K_FRTO,
-    K_HANDSHAKE,
-    K_PACING,
-    K_RACK,
-    LEAST_RTT,
     LOSS,
     NEW_FIRST,
     NOTHING,
     OPEN,
-    PRIOR,
-    PRIOR_THRESHOLD,
-    PROBE,
     PROBE_DUE,
-    RACK_AT,
-    RACK_RTT,
-    RACK_SEQUENCE,
     RECOVERY,
     REORDERING,
-    ROUND,
-    ROUND_RTT,
     SCOREBOARD,
-    SEND_NOW,
-    SENT,
-    STEP_UNTIL,
     TAIL,
     TIME_OUT,
-    TIMER,
-    TRIES,
-    UNDO,
-    UNDO_AGAIN,
-    extra_word,
-    stamp_of,
+    LinuxFlow,
+    LinuxParameters,
+    sent_at,
+    set_sent_at,
 )
 from gradwire.protocols.transports.linux_tcp.loss_detection import (
     ADVANCED,
@@ -107,219 +69,212 @@ from gradwire.protocols.transports.linux_tcp.states import (
     update_state,
 )
 
-UNPACED = 10  # initial packets without pacing
+UNPACED = 10  # packets at the start without pacing
 
 
 @njit
-def start(M, k, f, now):
-    """Begin a connection; its handshake has measured a round trip if K_HANDSHAKE is set."""
-    start_window(M, k, f, now)
-    M[f + RACK_SEQUENCE] = -1
-    if M[k + K_CONTROL] == DCTCP:
-        M[f + ALPHA] = ONE
-    if M[k + K_HANDSHAKE]:
-        M[f + LEAST_RTT] = M[k + K_HANDSHAKE]
-        measure(M, k, f, M[k + K_HANDSHAKE])
-    update_limit(M, k, f)
-
-
-# --- acknowledgements -----------------------------------------------------------------------------------------------
+def start(params: LinuxParameters, flow: LinuxFlow, now: int) -> None:
+    """Begin a connection; its handshake has measured a round trip if `params.handshake_rtt` is set."""
+    start_window(params, flow, now)
+    flow.rack_sequence = -1
+    if params.control == DCTCP:
+        flow.alpha = ONE
+    if params.handshake_rtt:
+        flow.min_rtt = params.handshake_rtt
+        measure(params, flow, params.handshake_rtt)
+    update_limit(params, flow)
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: LinuxParameters, flow: LinuxFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement: scoreboard, losses, states, timers, the window."""
-    head = M[stamp_of(M, f, M[f + UNA])]
-    told, newly, rtt = update_scoreboard(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+    first_sent_at = sent_at(flow, flow.una)
+    report, newly, rtt = update_scoreboard(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
-    advanced = told & ADVANCED
+    advanced = report & ADVANCED
     if advanced:
-        M[f + TRIES] = 0
-    M[f + SEND_NOW] = NOTHING
-    if told & NEEDLESS:
-        on_duplicate(M, f, sequence)
-    count_marks(M, k, f, newly, echo)
-    watch_slow_start(M, k, f, rtt, now, M[k + K_ACK_TRAIN])
-    if M[f + PROBE]:
-        probe_answered(M, k, f, told, argument, sequence)
-    before = M[f + LOST]
-    timed = False
-    if told & (SELECTED | NEEDLESS) or echo or advanced == 0 or M[f + STATE] != OPEN:
-        timed = update_state(M, k, f, told, echo, now)
+        flow.timeouts_in_a_row = 0
+    flow.send_now = NOTHING
+    if report & NEEDLESS:
+        on_duplicate(flow, sequence)
+    count_marks(params, flow, newly, echo)
+    watch_slow_start(params, flow, rtt, now, params.ack_train)
+    if flow.tail_probe:
+        probe_answered(params, flow, report, argument, sequence)
+    lost_before = flow.lost_packets
+    timer_set = False
+    if report & (SELECTED | NEEDLESS) or echo or advanced == 0 or flow.loss_state != OPEN:
+        timer_set = update_state(params, flow, report, echo, now)
     # packets sent before the first one (last) postpone the time-out, packets sent after it do not
-    if not timed and (advanced or rtt > now - head) and schedule_probe(M, k, f, now, 1) == 0:
-        rearm_rto(M, k, f, now)
-    if M[f + STATE] == CWR or M[f + STATE] == RECOVERY:
-        reduce_proportionally(M, f, newly, M[f + LOST] - before, advanced)
+    if not timer_set and (advanced or rtt > now - first_sent_at) and schedule_probe(params, flow, now, 1) == 0:
+        rearm_rto(params, flow, now)
+    if flow.loss_state == CWR or flow.loss_state == RECOVERY:
+        reduce_proportionally(flow, newly, flow.lost_packets - lost_before, advanced)
     elif advanced:
-        grow(M, k, f, newly, now)
-    if M[k + K_PACING] and M[f + S_SENT] >= UNPACED:
-        _pace(M, k, f)
-    update_limit(M, k, f)
+        grow(params, flow, newly, now)
+    if params.pacing_bytes and flow.sent >= UNPACED:
+        _set_gap(params, flow)
+    update_limit(params, flow)
 
 
 @njit
-def _pace(M, k, f):
-    faster, packets = pace(M, f)
-    M[f + S_GAP] = (M[f + SRTT] * 100 << 10) // (faster * packets * M[k + K_PACING]) << 6
-
-
-# --- timers ---------------------------------------------------------------------------------------------------------
+def _set_gap(params: LinuxParameters, flow: LinuxFlow) -> None:
+    """Set the packet spacing by the pace."""
+    hundredths, packets = pace(flow)
+    flow.gap = (flow.srtt * 100 << 10) // (hundredths * packets * params.pacing_bytes) << 6
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: LinuxParameters, flow: LinuxFlow, now: int) -> None:
     """Handle the expiry of the timer by its purpose."""
-    what = M[f + TIMER]
-    if what == REORDERING:
-        before = M[f + LOST]
-        _, _ = find_by_time(M, f, now)
-        if M[f + LOST] > before:
-            if M[f + STATE] != RECOVERY:
-                enter_recovery(M, k, f, 0)
-                reduce_proportionally(M, f, 1, M[f + LOST] - before, 0)
-        rearm_rto(M, k, f, now)
-    elif what == TAIL:
-        if M[f + PROBE] == 0:
-            M[f + SEND_NOW] = PROBE_DUE
-        rearm_rto(M, k, f, now)
+    purpose = flow.timer_purpose
+    if purpose == REORDERING:
+        lost_before = flow.lost_packets
+        _, _ = find_by_time(flow, now)
+        if flow.lost_packets > lost_before:
+            if flow.loss_state != RECOVERY:
+                enter_recovery(params, flow, 0)
+                reduce_proportionally(flow, 1, flow.lost_packets - lost_before, 0)
+        rearm_rto(params, flow, now)
+    elif purpose == TAIL:
+        if flow.tail_probe == 0:
+            flow.send_now = PROBE_DUE
+        rearm_rto(params, flow, now)
     else:
-        _time_out(M, k, f, now)
+        _time_out(params, flow, now)
 
 
 @njit
-def _time_out(M, k, f, now):
+def _time_out(params: LinuxParameters, flow: LinuxFlow, now: int) -> None:
     """Handle a time-out (RFC 6298 section 5, RFC 8985 section 8). Packets sent less than a round trip ago are not lost
     yet."""
-    M[f + S_TIMEOUTS] += 1
-    una = M[f + UNA]
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    for sequence in range(una, M[f + NXT]):
-        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0:
-            recent = M[k + K_RACK] and sequence > una and M[stamp_of(M, f, sequence)] + M[f + RACK_RTT] > now
+    flow.timeouts += 1
+    una = flow.una
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    for sequence in range(una, flow.nxt):
+        if bit(acknowledged, sequence) == 0 and bit(lost, sequence) == 0:
+            recent = params.rack and sequence > una and sent_at(flow, sequence) + flow.rack_rtt > now
             if not recent:
-                declare_lost(M, f, sequence)
-    fresh = M[f + STATE] < RECOVERY
-    if M[f + STATE] <= DISORDER or una >= M[f + RECOVER] or (M[f + STATE] == LOSS and M[f + TRIES] == 0):
-        M[f + PRIOR_THRESHOLD] = M[f + SSTHRESH]
-        M[f + PRIOR] = M[f + CWND]
-        M[f + SSTHRESH] = threshold(M, k, f, True)
-        begin_undo(M, f)
-    timed_out(M, k, f)
-    M[f + CWND] = (M[f + FLIGHT] + 1) << SHIFT
-    M[f + STATE] = LOSS
-    M[f + RECOVER] = M[f + NXT]
-    M[f + PROBE] = 0
-    M[extra_word(M, f, FRTO)] = 1 if M[k + K_FRTO] and (fresh or M[f + TRIES] > 0) else 0
-    M[f + TRIES] += 1
-    M[f + SEND_NOW] = NOTHING
-    if M[f + BACKOFF] < 12:
-        M[f + BACKOFF] += 1
-    arm(M, k, f, TIME_OUT, now, rto(M, k, f))
-
-
-# --- packets --------------------------------------------------------------------------------------------------------
+                declare_lost(flow, sequence)
+    is_first = flow.loss_state < RECOVERY
+    if flow.loss_state <= DISORDER or una >= flow.recover or (flow.loss_state == LOSS and flow.timeouts_in_a_row == 0):
+        flow.prior_ssthresh = flow.ssthresh
+        flow.prior_window = flow.cwnd
+        flow.ssthresh = threshold(params, flow, True)
+        begin_undo(flow)
+    timed_out(params, flow)
+    flow.cwnd = (flow.in_flight + 1) << SHIFT
+    flow.loss_state = LOSS
+    flow.recover = flow.nxt
+    flow.tail_probe = 0
+    flow.frto = 1 if params.frto and (is_first or flow.timeouts_in_a_row > 0) else 0
+    flow.timeouts_in_a_row += 1
+    flow.send_now = NOTHING
+    if flow.backoff < 12:
+        flow.backoff += 1
+    arm(params, flow, TIME_OUT, now, rto(params, flow))
 
 
 @njit
-def _send_again(M, k, f, sequence, now):
-    again = M[f + S_BITS] + 2 * M[f + S_WORDS]
-    set_bit(M, again, sequence)
-    M[stamp_of(M, f, sequence)] = now
-    M[f + UNDO_AGAIN] = max(M[f + UNDO_AGAIN], 0) + 1
-    if sequence == M[f + UNA] and M[f + TIMER] != REORDERING:
-        arm(M, k, f, TIME_OUT, now, rto(M, k, f))
+def _retransmit(params: LinuxParameters, flow: LinuxFlow, sequence: int, now: int) -> None:
+    """Record the retransmission of a packet."""
+    set_bit(flow.retransmitted, sequence)
+    set_sent_at(flow, sequence, now)
+    flow.undo_retransmissions = max(flow.undo_retransmissions, 0) + 1
+    if sequence == flow.una and flow.timer_purpose != REORDERING:
+        arm(params, flow, TIME_OUT, now, rto(params, flow))
 
 
 @njit
-def _send_new(M, k, f, now):
+def _send_new(params: LinuxParameters, flow: LinuxFlow, now: int) -> int:
     """Return the next new packet and record its transmission."""
-    sequence = M[f + NXT]
-    alone = sequence == M[f + UNA]
-    M[f + NXT] = sequence + 1
-    M[stamp_of(M, f, sequence)] = now
-    if alone or M[f + TIMER] == TAIL:
-        M[f + TIMER] = TIME_OUT if alone else TAIL
-        rearm_rto(M, k, f, now)
-    schedule_probe(M, k, f, now, 0)
-    M[f + FLIGHT] += 1
+    sequence = flow.nxt
+    is_alone = sequence == flow.una
+    flow.nxt = sequence + 1
+    set_sent_at(flow, sequence, now)
+    if is_alone or flow.timer_purpose == TAIL:
+        flow.timer_purpose = TIME_OUT if is_alone else TAIL
+        rearm_rto(params, flow, now)
+    schedule_probe(params, flow, now, 0)
+    flow.in_flight += 1
     return sequence
 
 
 @njit
-def _probe(M, k, f, now):
+def _probe(params: LinuxParameters, flow: LinuxFlow, now: int) -> int:
     """Return a tail loss probe: a new packet if there is one, else the last one again (RFC 8985 section 7.3)."""
-    M[f + SEND_NOW] = NOTHING
-    if M[f + NXT] < M[f + S_PACKETS]:
-        sequence = _send_new(M, k, f, now)
-        M[f + PROBE] = 2 * M[f + NXT]
+    flow.send_now = NOTHING
+    if flow.nxt < flow.packets:
+        sequence = _send_new(params, flow, now)
+        flow.tail_probe = 2 * flow.nxt
     else:
-        sequence = M[f + NXT] - 1
-        M[f + PROBE] = 2 * M[f + NXT] + 1
-        if bit(M, M[f + S_BITS], sequence) or has_queued(M, k, f):
-            M[f + PROBE] = 0
+        sequence = flow.nxt - 1
+        flow.tail_probe = 2 * flow.nxt + 1
+        if bit(flow.acknowledged, sequence) or has_queued(params, flow):
+            flow.tail_probe = 0
             return BLOCKED
-        _send_again(M, k, f, sequence, now)
-    arm(M, k, f, TIME_OUT, now, rto(M, k, f))
+        _retransmit(params, flow, sequence, now)
+    arm(params, flow, TIME_OUT, now, rto(params, flow))
     return sequence
 
 
 @njit
-def pull(M, k, f, now):
-    """Return a due probe; then, while fewer than the window are in flight, lost packets, then new ones."""
-    if M[f + SEND_NOW] == PROBE_DUE:
-        return _probe(M, k, f, now)
-    again = M[f + SEND_NOW] != NEW_FIRST and M[f + LOST] > 0
-    if is_throttled(M, k, f, again):
+def pull(params: LinuxParameters, flow: LinuxFlow, now: int) -> int:
+    """Return a due probe, else a lost packet or a new one while fewer than the window are in flight."""
+    if flow.send_now == PROBE_DUE:
+        return _probe(params, flow, now)
+    is_retransmission = flow.send_now != NEW_FIRST and flow.lost_packets > 0
+    if is_throttled(params, flow, is_retransmission):
         return BLOCKED
-    if M[f + FLIGHT] >= M[f + CWND] >> SHIFT:
+    if flow.in_flight >= flow.cwnd >> SHIFT:
         return BLOCKED
-    if M[f + SEND_NOW] == NEW_FIRST:
-        if M[f + NXT] == M[f + S_PACKETS]:
+    if flow.send_now == NEW_FIRST:
+        if flow.nxt == flow.packets:
             return BLOCKED
-    elif again:
-        sequence = next_lost(M, f)
-        M[f + FLIGHT] += 1
-        M[f + SENT] += 1
-        _send_again(M, k, f, sequence, now)
+    elif is_retransmission:
+        sequence = next_lost(flow)
+        flow.in_flight += 1
+        flow.prr_sent += 1
+        _retransmit(params, flow, sequence, now)
         return sequence
-    if M[f + NXT] == M[f + S_PACKETS]:
+    if flow.nxt == flow.packets:
         return BLOCKED
-    M[f + SENT] += 1
-    return _send_new(M, k, f, now)
-
-
-# --- streams --------------------------------------------------------------------------------------------------------
+    flow.prr_sent += 1
+    return _send_new(params, flow, now)
 
 
 @njit
-def resume(M, k, f, now):
-    reduce_after_idle(M, k, f, now, rto(M, k, f))
-    if M[k + K_CONTROL] == CUBIC:
-        shift_epoch(M, f, now)
+def resume(params: LinuxParameters, flow: LinuxFlow, now: int) -> None:
+    """Resume after a silence: reduce the window, and shift CUBIC's curve."""
+    reduce_after_idle(params, flow, now, rto(params, flow))
+    if params.control == CUBIC:
+        shift_epoch(flow, now)
 
 
 @njit
-def forget(M, k, f, packets):
+def forget(params: LinuxParameters, flow: LinuxFlow, packets: int) -> None:
     """Renumber packets without the first `packets` of a stream."""
-    words = M[f + S_WORDS]
+    words = flow.bitmap_words
     for bitmap in range(SCOREBOARD + 32):
-        forget_bits(M, M[f + S_BITS] + bitmap * words, words, packets >> 5)
-    M[f + UNA] -= packets
-    M[f + NXT] -= packets
-    M[f + LOST_AT] = max(M[f + LOST_AT] - packets, 0)
-    M[f + HIGHEST] -= packets
-    M[f + RECOVER] -= packets
-    M[f + RACK_SEQUENCE] -= packets
-    if M[k + K_RACK] == 0:
-        M[f + RACK_AT] -= packets  # with duplicate counting: how far they have been counted
-    if M[f + PROBE]:
-        M[f + PROBE] -= 2 * packets
-    if M[f + UNDO]:
-        M[f + UNDO] = max(M[f + UNDO] - packets, 1)
-    if M[k + K_CONTROL] == DCTCP:
-        M[f + OBSERVED] -= packets
-    for word in (ROUND, ROUND_RTT, STEP_UNTIL):
-        M[extra_word(M, f, word)] -= packets
+        forget_bits(flow.bitmaps, bitmap * words, words, packets >> 5)
+    flow.una -= packets
+    flow.nxt -= packets
+    flow.first_lost = max(flow.first_lost - packets, 0)
+    flow.highest -= packets
+    flow.recover -= packets
+    flow.rack_sequence -= packets
+    if params.rack == 0:
+        flow.rack_sent_at -= packets  # with duplicate counting: how far they have been counted
+    if flow.tail_probe:
+        flow.tail_probe -= 2 * packets
+    if flow.undo_marker:
+        flow.undo_marker = max(flow.undo_marker - packets, 1)
+    if params.control == DCTCP:
+        flow.observation_end -= packets
+    flow.round_end -= packets
+    flow.rtt_round_end -= packets
+    flow.reordering_step_end -= packets

@@ -12,58 +12,58 @@ Left out: a time-out of a packet that is still queued is treated as any other.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.protocols.transports.common.window import CWND, NXT, SHIFT, SRTT, SSTHRESH, UNA
-from gradwire.protocols.transports.linux_tcp.layout import BACKLOG, K_PAYLOAD, K_QUEUES, ROOM, extra_word
+from gradwire.protocols.transports.common.window import SHIFT
+from gradwire.protocols.transports.linux_tcp.layout import LinuxFlow, LinuxParameters
 
 PACKET_MEMORY = 768  # bytes beside the payload, of a packet of Linux 6.1 (measured)
 LIMIT = 1 << 20  # tcp_limit_output_bytes
-PER_ROUND = 9765625  # a hundredth of a second, in ps, divided by 1024
+PS_PER_PERCENT = 9765625  # 1/1024 s, in ps, over 100: paces are in hundredths
 MOST_PACKETS = 1 << 17  # so that products fit a word
 
 
 @njit
-def pace(M, f):
+def pace(flow: LinuxFlow) -> tuple[int, int]:
     """Return the pace in hundredths of a window per round trip, and the window in packets for pacing. The pace is 200
     in slow start up to half of its threshold, else 120 [net/ipv4/tcp_input.c: `tcp_update_pacing_rate`]."""
-    faster = 200 if M[f + CWND] < M[f + SSTHRESH] >> 1 else 120
-    return faster, max(M[f + CWND] >> SHIFT, M[f + NXT] - M[f + UNA], 1)
+    hundredths = 200 if flow.cwnd < flow.ssthresh >> 1 else 120
+    return hundredths, max(flow.cwnd >> SHIFT, flow.nxt - flow.una, 1)
 
 
 @njit
-def update_limit(M, k, f):
+def update_limit(params: LinuxParameters, flow: LinuxFlow) -> None:
     """Update the limit of queued bytes after a change of the pace."""
-    if M[k + K_QUEUES] == 0:
+    if params.queue_overhead == 0:
         return
-    room = LIMIT
-    if M[f + SRTT]:
-        faster, packets = pace(M, f)
-        room = min(faster * min(packets, MOST_PACKETS) * M[k + K_PAYLOAD] * PER_ROUND // M[f + SRTT], LIMIT)
-    M[extra_word(M, f, ROOM)] = room
+    limit = LIMIT
+    if flow.srtt:
+        hundredths, packets = pace(flow)
+        limit = min(hundredths * min(packets, MOST_PACKETS) * params.payload * PS_PER_PERCENT // flow.srtt, LIMIT)
+    flow.nic_limit = limit
 
 
 @njit
-def is_throttled(M, k, f, again):
-    """Return True if too much is queued for the next packet. `again`: it is a retransmission."""
-    if M[k + K_QUEUES] == 0 or M[f + NXT] == M[f + UNA]:
+def is_throttled(params: LinuxParameters, flow: LinuxFlow, is_retransmission: int) -> bool:
+    """Return True if too much is queued for the next packet."""
+    if params.queue_overhead == 0 or flow.nxt == flow.una:
         return False
-    least = 2 * (M[k + K_PAYLOAD] + PACKET_MEMORY)
+    least = 2 * (params.payload + PACKET_MEMORY)
     # an empty queue counts for 1
-    return M[extra_word(M, f, BACKLOG)] + 1 > max(M[extra_word(M, f, ROOM)], least) << int(again)
+    return flow.nic_backlog + 1 > max(flow.nic_limit, least) << int(is_retransmission)
 
 
 @njit
-def has_queued(M, k, f):
+def has_queued(params: LinuxParameters, flow: LinuxFlow) -> bool:
     """Return True if the last packet is still at the NIC."""
-    return M[k + K_QUEUES] != 0 and M[extra_word(M, f, BACKLOG)] > 0
+    return params.queue_overhead != 0 and flow.nic_backlog > 0
 
 
 @njit
-def at_nic(M, k, f, nbytes):
+def at_nic(params: LinuxParameters, flow: LinuxFlow, nbytes: int) -> int:
     """Account for `nbytes` more bytes on the wire at the NIC (fewer if negative); return 0 if packets take turns."""
-    if M[k + K_QUEUES] == 0:
+    if params.queue_overhead == 0:
         return 0
     if nbytes > 0:
-        M[extra_word(M, f, BACKLOG)] += nbytes + M[k + K_QUEUES]
+        flow.nic_backlog += nbytes + params.queue_overhead
     elif nbytes < 0:
-        M[extra_word(M, f, BACKLOG)] += nbytes - M[k + K_QUEUES]
+        flow.nic_backlog += nbytes - params.queue_overhead
     return 1

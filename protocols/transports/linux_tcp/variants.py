@@ -17,9 +17,9 @@ from gradwire.protocols.transports.linux_tcp.layout import (
     DCTCP,
     HYSTART,
     HYSTART_PLUS,
-    K_CONTROL,
     RENO,
     STANDARD,
+    LinuxParameters,
 )
 from gradwire.protocols.transports.linux_tcp.small_queues import PACKET_MEMORY
 from gradwire.scenarios.errors import ScenarioError
@@ -73,7 +73,7 @@ def linux_class(owner: type[Transport], settings: JsonView) -> type[Transport]:
 
 
 def parameters(owner: Any, control: int, settings: Json, context: Context) -> list[int]:
-    """Return the parameters of the owner, then those of `layout`."""
+    """Return the parameters of the owner, then the rest of `LinuxParameters`."""
     rules = rules_of(settings)
     ticks = rules["timers"] == "ticks"
     values = owner.parameters(settings, context)
@@ -81,7 +81,7 @@ def parameters(owner: Any, control: int, settings: Json, context: Context) -> li
     if ticks:
         values[1] = settings["min_rto"] - TICK
         values[2] = max(settings["max_rto"], 2 * values[1])
-    values += [0] * (K_CONTROL - len(values))
+    values += [0] * (LinuxParameters.control.offset - len(values))
     frame = context.payload + Reliable.data_overhead
     return [
         *values,

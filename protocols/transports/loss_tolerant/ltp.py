@@ -23,7 +23,7 @@ Other choices of ours:
   time;
 * the rate follows BBR's, see `ltp_rate`.
 
-The words of the records are in `ltp_layout`.
+The records are in `ltp_layout`.
 """
 
 from __future__ import annotations
@@ -34,56 +34,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    ACK,
-    BLOCKED,
-    R_ALLOWED,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_GOT,
-    R_IMPORTANT,
-    R_PACKETS,
-    R_TAGS,
-    R_WORDS,
-    S_BITS,
-    S_DONE,
-    S_PACKETS,
-    S_TAGS,
-    S_TIMEOUTS,
-    S_TIMER,
-    STOP,
-)
-from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE, Context, bit, reply, set_bit
+from gradwire.jit.records.constants import ACK, BLOCKED, STOP
+from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE, Context, bit, fixed_mul, reply, set_bit
 from gradwire.protocols.transports.loss_tolerant.ltp_layout import (
-    ACKED,
     AGAIN,
-    BACKOFF,
-    BEGAN,
     CRITICAL,
-    CRITICAL_ARRIVED,
-    CURSOR,
-    FIRST,
-    FRESH,
-    HEARD,
-    IDEAL,
-    K_CRITICAL,
-    K_DEADLINE,
-    K_INITIAL,
-    K_MISSING,
-    K_RTT,
-    K_THRESHOLD,
-    K_TIMEOUT,
-    MIN_RTT,
-    MODE,
     NORMAL,
-    PASS,
-    RATE,
-    SRTT,
     STARTUP,
-    TIMED,
-    TIMED_ACKED,
-    TIMED_AT,
+    LtpFlow,
+    LtpParameters,
+    LtpReceiver,
 )
 from gradwire.protocols.transports.loss_tolerant.ltp_rate import packet_time, set_rate, unloaded_time, update_rate
 from gradwire.scenarios.schema.base import Flag, single_mistake
@@ -97,155 +57,160 @@ PERIOD = 8  # bits after the point of times in units of the ideal
 
 
 @njit
-def start(M, k, f, now):
+def start(params: LtpParameters, flow: LtpFlow, now: int) -> None:
     """Start with the initial window spread over a round trip."""
-    M[f + PASS] = CRITICAL if M[f + S_TAGS] > 1 else NORMAL
-    M[f + SRTT] = M[k + K_RTT]
-    M[f + TIMED] = -1
-    M[f + MODE] = STARTUP
-    set_rate(M, k, f, M[k + K_INITIAL] * packet_time(M, k, f) * ONE // M[k + K_RTT])
+    flow.pass_kind = CRITICAL if flow.tags > 1 else NORMAL
+    flow.srtt = params.base_rtt
+    flow.timed = -1
+    flow.mode = STARTUP
+    set_rate(params, flow, params.initial_window * packet_time(params, flow) * ONE // params.base_rtt)
 
 
 @njit
-def _silence(M, k, f):
+def _silence(params: LtpParameters, flow: LtpFlow) -> int:
     """Return the time of silence before missing packets are retransmitted."""
-    if M[f + HEARD]:
-        return M[f + SRTT] >> 1
-    return max(3 * M[f + SRTT], M[k + K_TIMEOUT]) << M[f + BACKOFF]
+    if flow.acks_in_pass:
+        return flow.srtt >> 1
+    return max(3 * flow.srtt, params.timeout) << flow.backoff
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: LtpParameters, flow: LtpFlow, now: int) -> int:
     """Return critical packets, then the others, then unacknowledged ones."""
-    packets = M[f + S_PACKETS]
-    tags = M[f + S_TAGS]
-    sequence = M[f + CURSOR]
-    if M[f + PASS] == CRITICAL:
-        while sequence < packets and bit(M, tags, sequence) == 0:
+    packets = flow.packets
+    tags = flow.tags
+    sequence = flow.cursor
+    if flow.pass_kind == CRITICAL:
+        while sequence < packets and bit(flow.tag_bits, sequence) == 0:
             sequence += 1
         if sequence == packets:
-            M[f + PASS] = NORMAL
+            flow.pass_kind = NORMAL
             sequence = 0
-    if M[f + PASS] == NORMAL:
-        while tags > 1 and sequence < packets and bit(M, tags, sequence):
+    if flow.pass_kind == NORMAL:
+        while tags > 1 and sequence < packets and bit(flow.tag_bits, sequence):
             sequence += 1
-    elif M[f + PASS] == AGAIN:
-        bits = M[f + S_BITS]
-        while sequence < packets and bit(M, bits, sequence):
+    elif flow.pass_kind == AGAIN:
+        acknowledged = flow.acknowledged
+        while sequence < packets and bit(acknowledged, sequence):
             sequence += 1
     if sequence == packets:
-        M[f + CURSOR] = packets
-        if M[f + S_TIMER] == 0:
-            M[f + S_TIMER] = now + _silence(M, k, f)
+        flow.cursor = packets
+        if flow.timer == 0:
+            flow.timer = now + _silence(params, flow)
         return BLOCKED
-    M[f + CURSOR] = sequence + 1
-    if M[f + PASS] == AGAIN:
+    flow.cursor = sequence + 1
+    if flow.pass_kind == AGAIN:
         return sequence | IMPORTANT_FLAG
-    M[f + FRESH] += 1
-    if M[f + TIMED] < 0:
-        M[f + TIMED] = sequence
-        M[f + TIMED_AT] = now
-        M[f + TIMED_ACKED] = M[f + ACKED]
+    flow.sent_once += 1
+    if flow.timed < 0:
+        flow.timed = sequence
+        flow.timed_at = now
+        flow.timed_acked = flow.acked
     return sequence
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: LtpParameters, flow: LtpFlow, now: int) -> None:
     """Begin a pass over the unacknowledged packets after a silence."""
-    if M[f + HEARD]:
-        M[f + BACKOFF] = 0
+    if flow.acks_in_pass:
+        flow.backoff = 0
     else:
-        M[f + S_TIMEOUTS] += 1
-        set_rate(M, k, f, M[f + RATE] >> 1)
-        if M[f + BACKOFF] < MAX_BACKOFF:
-            M[f + BACKOFF] += 1
-    bits = M[f + S_BITS]
-    first = M[f + FIRST]
-    while first < M[f + S_PACKETS] and bit(M, bits, first):
+        flow.timeouts += 1
+        set_rate(params, flow, flow.rate >> 1)
+        if flow.backoff < MAX_BACKOFF:
+            flow.backoff += 1
+    acknowledged = flow.acknowledged
+    first = flow.first_unacknowledged
+    while first < flow.packets and bit(acknowledged, first):
         first += 1
-    M[f + FIRST] = first
-    M[f + CURSOR] = first
-    M[f + PASS] = AGAIN
-    M[f + HEARD] = 0
-    M[f + TIMED] = -1
+    flow.first_unacknowledged = first
+    flow.cursor = first
+    flow.pass_kind = AGAIN
+    flow.acks_in_pass = 0
+    flow.timed = -1
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: LtpParameters, flow: LtpFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """End the flow at Stop; adapt the rate to acknowledgements and postpone retransmissions."""
     if kind == STOP:
-        M[f + S_DONE] = 1
-        M[f + S_TIMER] = 0
+        flow.is_done = 1
+        flow.timer = 0
         return
-    M[f + HEARD] += 1
-    bits = M[f + S_BITS]
-    if bit(M, bits, sequence) == 0:
-        set_bit(M, bits, sequence)
-        M[f + ACKED] += 1
-    if sequence == M[f + TIMED]:
-        rtt = max(now - M[f + TIMED_AT], 1)  # sockets may send a little ahead of their schedule
-        M[f + TIMED] = -1
-        if M[f + MIN_RTT] == 0:
+    flow.acks_in_pass += 1
+    acknowledged = flow.acknowledged
+    if bit(acknowledged, sequence) == 0:
+        set_bit(acknowledged, sequence)
+        flow.acked += 1
+    if sequence == flow.timed:
+        rtt = max(now - flow.timed_at, 1)  # sockets may send a little ahead of their schedule
+        flow.timed = -1
+        if flow.min_rtt == 0:
             # no packet was in flight before it, so only this one came back meanwhile: no sample of the rate
-            M[f + SRTT] = rtt
-            M[f + MIN_RTT] = rtt
+            flow.srtt = rtt
+            flow.min_rtt = rtt
         else:
-            M[f + MIN_RTT] = min(rtt, M[f + MIN_RTT])
-            M[f + SRTT] += (rtt - M[f + SRTT]) >> 3
-            update_rate(M, k, f, M[f + ACKED] - M[f + TIMED_ACKED], rtt, now)
-    elif M[f + TIMED] >= 0 and now - M[f + TIMED_AT] > 4 * M[f + SRTT]:
-        M[f + TIMED] = -1  # lost, most likely
-    if M[f + S_TIMER]:
-        M[f + S_TIMER] = now + _silence(M, k, f)
+            flow.min_rtt = min(rtt, flow.min_rtt)
+            flow.srtt += (rtt - flow.srtt) >> 3
+            update_rate(params, flow, flow.acked - flow.timed_acked, rtt, now)
+    elif flow.timed >= 0 and now - flow.timed_at > 4 * flow.srtt:
+        flow.timed = -1  # lost, most likely
+    if flow.timer:
+        flow.timer = now + _silence(params, flow)
 
 
 @njit
-def _enough(M, k, r, now):
+def _may_close(params: LtpParameters, receiver: LtpReceiver, now: int) -> bool:
     """Return True if Early Close may deliver the message with its present losses."""
-    missing = M[r + R_BYTES] - M[r + R_GOT]
+    missing = receiver.nbytes - receiver.received_bytes
     if missing == 0:
         return True
-    if missing > M[r + R_ALLOWED] or (M[k + K_CRITICAL] and M[r + CRITICAL_ARRIVED] < M[r + R_IMPORTANT]):
+    if missing > receiver.allowed_loss or (
+        params.critical_only and receiver.critical_arrived < receiver.important_packets
+    ):
         return False
-    ideal = M[r + IDEAL]
-    elapsed = now - M[r + BEGAN]
-    if elapsed >= ideal * M[k + K_DEADLINE] >> PERIOD:
+    ideal = receiver.ideal_time
+    elapsed = now - receiver.first_arrival
+    if elapsed >= ideal * params.deadline >> PERIOD:
         return True
-    if elapsed < ideal * M[k + K_THRESHOLD] >> PERIOD:
+    if elapsed < ideal * params.loss_threshold >> PERIOD:
         return False
-    return missing <= M[r + R_BYTES] * M[k + K_MISSING] >> 20
+    return missing <= fixed_mul(receiver.nbytes, params.missing_share)
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: LtpParameters, receiver: LtpReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Place the packet, acknowledge it, and close the message once enough has arrived."""
-    bits = M[r + R_BITS]
-    if M[r + R_DONE]:
+    arrived = receiver.arrived_packets
+    if receiver.is_done:
         # missing packets stay missing; but if the sender sends a packet twice, it has missed the Stop
-        late = bits + M[r + R_WORDS]
-        if bit(M, bits, sequence) or bit(M, late, sequence):
+        late = receiver.late_packets
+        if bit(arrived, sequence) or bit(late, sequence):
             return reply(STOP, 0, 0, SIDE_CHANNEL_BYTES, 1)
-        set_bit(M, late, sequence)
+        set_bit(late, sequence)
         return 0
-    if M[r + BEGAN] == 0:
-        M[r + BEGAN] = now
-        M[r + IDEAL] = unloaded_time(M, k, M[r + R_BYTES], M[r + R_PACKETS])
-    if bit(M, bits, sequence) == 0:
-        set_bit(M, bits, sequence)
-        M[r + R_GOT] += size
-        tags = M[r + R_TAGS]
+    if receiver.first_arrival == 0:
+        receiver.first_arrival = now
+        receiver.ideal_time = unloaded_time(params, receiver.nbytes, receiver.packets)
+    if bit(arrived, sequence) == 0:
+        set_bit(arrived, sequence)
+        receiver.received_bytes += size
+        tags = receiver.tags
         if tags <= 1:
-            M[r + CRITICAL_ARRIVED] += tags
+            receiver.critical_arrived += tags
         else:
-            M[r + CRITICAL_ARRIVED] += bit(M, tags, sequence)
-    if _enough(M, k, r, now):
-        M[r + R_DONE] = 1
+            receiver.critical_arrived += bit(receiver.tag_bits, sequence)
+    if _may_close(params, receiver, now):
+        receiver.is_done = 1
         return reply(STOP, 0, 0, SIDE_CHANNEL_BYTES, 1)
     return reply(ACK, ce, 0, 0, 1)
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params: LtpParameters, receiver: LtpReceiver, argument: int, now: int) -> int:
+    """Return 0: the sender sends no probes."""
     return 0
 
 
@@ -285,7 +250,7 @@ class Ltp(Transport):
     data_overhead = UDP_OVERHEAD
     sender_bitmaps = 1
     receiver_bitmaps = 2
-    fresh_word = FRESH
+    fresh_word = LtpFlow.sent_once.offset
     probe_word = 0
     start = staticmethod(start)
     pull = staticmethod(pull)
@@ -306,9 +271,7 @@ class Ltp(Transport):
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Return the parameters: bytes of a full packet; times in picoseconds; the least rate and the share that may be
-        missing. Shares are in 20-bit fixed point; a byte's time is << 8, times in units of the ideal are << 8; the last
-        is K_SLOWER."""
+        """Return the parameters in the order and the units of `LtpParameters`."""
         return [
             context.payload + UDP_OVERHEAD,
             context.base_rtt,

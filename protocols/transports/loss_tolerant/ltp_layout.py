@@ -1,38 +1,65 @@
-"""Layout of LTP's records, for `ltp` and `ltp_rate`.
+"""Records of LTP: ends of a flow, and parameters."""
 
-`M` is the state; `k` the parameters, `f` the sender of a message, `r` its receiver.
-"""
+from gradwire.jit.records import Bitmap, Word
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
 
-from gradwire.jit.layout import R_USER, S_USER
 
-# a sender's own words
-FRESH = S_USER  # packets sent for the first time
-CURSOR = S_USER + 1  # no packet of this pass is below
-PASS = S_USER + 2  # CRITICAL, NORMAL or AGAIN
-FIRST = S_USER + 3  # everything below has been acknowledged
-ACKED = S_USER + 4
-HEARD = S_USER + 5  # acknowledgements in this pass
-BACKOFF = S_USER + 6  # consecutive passes without any answer
-SRTT = S_USER + 7
-MIN_RTT = S_USER + 8  # smallest round trip, 0 = none measured
-TIMED = S_USER + 9  # the packet whose round trip is measured, -1 = none
-TIMED_AT = S_USER + 10
-TIMED_ACKED = S_USER + 11  # ACKED when it was sent
-RATE = S_USER + 12  # share of the line rate, 20-bit fixed point
-BEST = S_USER + 13  # largest sample since the last turn of the filter
-BEFORE = S_USER + 14  # largest sample of the ten round trips before
-ROUNDS = S_USER + 15  # samples since the last turn of the filter
-MODE = S_USER + 16  # STARTUP, DRAIN, or index in the cycle
-FULL = S_USER + 17  # the rate to exceed by a quarter
-STEADY = S_USER + 18  # consecutive round trips that did not
-# a receiver's own words
-CRITICAL_ARRIVED = R_USER  # critical packets that arrived
-BEGAN = R_USER + 1  # arrival time of the first packet, 0 = none
-IDEAL = R_USER + 2  # unloaded transfer time of the message
+class LtpFlow(Sender):
+    """The sender of an LTP message."""
 
-K_PACKET, K_RTT, K_TIMEOUT, K_INITIAL, K_FLOOR, K_SPEED = 0, 1, 2, 3, 4, 5
-K_THRESHOLD, K_DEADLINE, K_MISSING, K_CRITICAL = 6, 7, 8, 9
-K_SLOWER = 10  # speed of the sender's line over that of the slowest link of its paths, << 10
+    sent_once = Word("packets sent at least once", "packets")
+    cursor = Word("this pass continues here")
+    pass_kind = Word("CRITICAL, NORMAL or AGAIN")
+    first_unacknowledged = Word("every packet below has been acknowledged")
+    acked = Word("packets acknowledged", "packets")
+    acks_in_pass = Word("acknowledgements in this pass")
+    backoff = Word("consecutive passes without any answer")
+    srtt = Word("smoothed round trip", "ps")
+    min_rtt = Word("smallest round trip, 0 = none measured", "ps")
+    timed = Word("packet whose round trip is measured, -1 = none")
+    timed_at = Word("send time of the timed packet", "ps")
+    timed_acked = Word("packets acknowledged when the timed packet was sent", "packets")
+    rate = Word("share of the line rate", "20-bit fraction")
+    max_sample = Word(
+        "filter: largest sample of the rate in this interval, as a share of the line rate", "20-bit fraction"
+    )
+    previous_max = Word(
+        "filter: largest sample of the rate in the interval before, as a share of the line rate", "20-bit fraction"
+    )
+    filter_rounds = Word("filter: samples in this interval")
+    mode = Word("STARTUP, DRAIN, or index in the cycle of gains")
+    full_rate = Word("start-up: the rate has to exceed this by a quarter", "20-bit fraction")
+    steady_rounds = Word("start-up: consecutive round trips in which the rate did not rise by a quarter")
+    acknowledged = Bitmap(0, "acknowledged packets")
+
+
+class LtpReceiver(Receiver):
+    """The receiver of an LTP message."""
+
+    critical_arrived = Word("critical packets that have arrived", "packets")
+    first_arrival = Word("arrival time of the first packet, 0 = none", "ps")
+    ideal_time = Word("unloaded transfer time of the message", "ps")
+    arrived_packets = Bitmap(0, "packets that arrived before the delivery")
+    late_packets = Bitmap(1, "packets that arrived after the delivery")
+
+
+class LtpParameters(Parameters):
+    """The parameters of LTP."""
+
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
+    base_rtt = Word("base round trip", "ps")
+    timeout = Word("smallest wait before retransmissions if nothing came back", "ps")
+    initial_window = Word("packets in the first round trip", "packets")
+    rate_floor = Word("smallest rate, as a share of the line rate", "20-bit fraction")
+    ps_per_byte = Word("sender's link", "ps/B << 8")
+    loss_threshold = Word("time until which the whole message is awaited", "unloaded transfer times << 8")
+    deadline = Word("time from which on any loss within the bound is accepted", "unloaded transfer times << 8")
+    missing_share = Word("share of the bytes that may be missing before the deadline", "20-bit fraction")
+    critical_only = Word("1: every critical packet must arrive")
+    line_over_slowest = Word("speed of the sender's link over that of the slowest link on its paths", "<< 10")
+
 
 CRITICAL, NORMAL, AGAIN = 0, 1, 2
+"""Values of `LtpFlow.pass_kind`."""
 STARTUP, DRAIN = -2, -1
+"""Values of `LtpFlow.mode`."""

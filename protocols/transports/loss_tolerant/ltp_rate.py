@@ -1,4 +1,4 @@
-"""The rate of an LTP message, after BBR (Cardwell et al., ACM Queue 14(5), 2016), and its unloaded transfer time.
+"""Rate of an LTP message, after BBR (Cardwell et al., ACM Queue 14(5), 2016), and its unloaded transfer time.
 
 The paper's rate is like BBR's [notes]; the details are our choice. There is one sample per round trip: the packets
 acknowledged while a timed packet was in flight. The rate is a gain times the largest sample of the last 10 to 20. The
@@ -10,26 +10,8 @@ while a round trip takes twice the smallest one.
 from __future__ import annotations
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_GAP, S_LINE
-from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.loss_tolerant.ltp_layout import (
-    BEFORE,
-    BEST,
-    DRAIN,
-    FULL,
-    K_FLOOR,
-    K_INITIAL,
-    K_PACKET,
-    K_RTT,
-    K_SLOWER,
-    K_SPEED,
-    MIN_RTT,
-    MODE,
-    RATE,
-    ROUNDS,
-    STARTUP,
-    STEADY,
-)
+from gradwire.protocols.transports.base import ONE, fixed_mul
+from gradwire.protocols.transports.loss_tolerant.ltp_layout import DRAIN, STARTUP, LtpFlow, LtpParameters
 from gradwire.scenarios.wire import UDP_OVERHEAD
 
 CYCLE = 8
@@ -43,69 +25,69 @@ CYCLE_TIME, CYCLE_SENT = 27, 26
 
 
 @njit
-def set_rate(M, k, f, rate):
+def set_rate(params: LtpParameters, flow: LtpFlow, rate: int) -> None:
     """Set the rate, a share of the line rate in 20-bit fixed point."""
-    rate = min(max(rate, M[k + K_FLOOR]), ONE)
-    M[f + RATE] = rate
-    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
+    rate = min(max(rate, params.rate_floor), ONE)
+    flow.rate = rate
+    flow.gap = flow.ps_per_byte * ONE // rate
 
 
 @njit
-def packet_time(M, k, f):
+def packet_time(params: LtpParameters, flow: LtpFlow) -> int:
     """Return the picoseconds of a full packet at line rate."""
-    return M[k + K_PACKET] * M[f + S_LINE] >> 16
+    return params.packet_bytes * flow.ps_per_byte >> 16
 
 
 @njit
-def update_rate(M, k, f, delivered, rtt, now):
+def update_rate(params: LtpParameters, flow: LtpFlow, delivered: int, rtt: int, now: int) -> None:
     """Set the rate after a round trip of `rtt` in which `delivered` packets were acknowledged."""
-    busy = min(delivered * packet_time(M, k, f), rtt)
+    busy = min(delivered * packet_time(params, flow), rtt)
     sample = (busy << 10) // max(rtt >> 10, 1)
-    M[f + ROUNDS] += 1
-    if M[f + ROUNDS] > FILTER:
-        M[f + ROUNDS] = 1
-        M[f + BEFORE] = M[f + BEST]
-        M[f + BEST] = 0
-    M[f + BEST] = max(M[f + BEST], sample)
-    best = max(M[f + BEST], M[f + BEFORE])
+    flow.filter_rounds += 1
+    if flow.filter_rounds > FILTER:
+        flow.filter_rounds = 1
+        flow.previous_max = flow.max_sample
+        flow.max_sample = 0
+    flow.max_sample = max(flow.max_sample, sample)
+    best = max(flow.max_sample, flow.previous_max)
     gain = ONE
-    mode = M[f + MODE]
+    mode = flow.mode
     if mode == STARTUP:
         gain = GAIN_STARTUP
-        if best >= M[f + FULL] * 5 >> 2:
-            M[f + FULL] = best
-            M[f + STEADY] = 0
+        if best >= flow.full_rate * 5 >> 2:
+            flow.full_rate = best
+            flow.steady_rounds = 0
         else:
-            M[f + STEADY] += 1
-            if M[f + STEADY] == 3:
-                M[f + MODE] = DRAIN
+            flow.steady_rounds += 1
+            if flow.steady_rounds == 3:
+                flow.mode = DRAIN
                 gain = GAIN_DRAIN
     else:
         # flows start at different phases of the cycle, never at the increase
         mode = 1 + (now >> 10) % (CYCLE - 1) if mode == DRAIN else (mode + 1) % CYCLE
-        M[f + MODE] = mode
+        flow.mode = mode
         if mode == 0:
             gain = GAIN_UP
         elif mode == 1:
             gain = GAIN_DOWN
-    if rtt > 2 * M[f + MIN_RTT]:
+    if rtt > 2 * flow.min_rtt:
         gain = min(gain, GAIN_DOWN)
-    set_rate(M, k, f, best * gain >> 20)
+    set_rate(params, flow, fixed_mul(best, gain))
 
 
 @njit
-def unloaded_time(M, k, nbytes, packets):
+def unloaded_time(params: LtpParameters, nbytes: int, packets: int) -> int:
     """Return the picoseconds from a message's first packet to its last on an unloaded network. This simulates the rate
     control above, round trip by round trip. A sample arrives a round trip after it was sent, so the rate rises every
     other one. If a link is slower than the sender's line, it limits the samples; the queue before it is left out."""
-    packet_time = M[k + K_PACKET] * M[k + K_SPEED] >> 8
-    left = (nbytes + packets * UDP_OVERHEAD) * M[k + K_SPEED] >> 8
-    share = min(max(M[k + K_INITIAL] * packet_time * ONE // M[k + K_RTT], M[k + K_FLOOR]), ONE)
-    most = max((ONE << 10) // M[k + K_SLOWER], 8)  # so that a quarter of it is not zero
-    least = (left >> 10) * M[k + K_SLOWER]
+    packet_time = params.packet_bytes * params.ps_per_byte >> 8
+    left = (nbytes + packets * UDP_OVERHEAD) * params.ps_per_byte >> 8
+    share = min(max(params.initial_window * packet_time * ONE // params.base_rtt, params.rate_floor), ONE)
+    most = max((ONE << 10) // params.line_over_slowest, 8)  # so that a quarter of it is not zero
+    least = (left >> 10) * params.line_over_slowest
     before = full = best = steady = elapsed = 0
     while True:
-        round_trip = M[k + K_RTT] + packet_time * ONE // share  # the next timed packet waits for its turn
+        round_trip = params.base_rtt + packet_time * ONE // share  # the next timed packet waits for its turn
         carried = min(share, most)
         sent = (round_trip >> 10) * carried >> 10
         if sent >= left:
@@ -113,17 +95,17 @@ def unloaded_time(M, k, nbytes, packets):
         left -= sent
         elapsed += round_trip
         if steady == 3:  # the round trip of the drain is over
-            return elapsed + (left >> 10) * M[k + K_SLOWER] * CYCLE_TIME // CYCLE_SENT + (M[k + K_RTT] >> 2)
+            return elapsed + (left >> 10) * params.line_over_slowest * CYCLE_TIME // CYCLE_SENT + (params.base_rtt >> 2)
         following = share
         if before:
             best = max(best, before)
-            following = best * GAIN_STARTUP >> 20
+            following = fixed_mul(best, GAIN_STARTUP)
             if best >= full * 5 >> 2:
                 full = best
                 steady = 0
             else:
                 steady += 1
                 if steady == 3:
-                    following = best * GAIN_DRAIN >> 20
+                    following = fixed_mul(best, GAIN_DRAIN)
         before = carried
-        share = min(max(following, M[k + K_FLOOR]), ONE)
+        share = min(max(following, params.rate_floor), ONE)

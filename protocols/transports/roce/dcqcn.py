@@ -36,15 +36,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import ACK, BLOCKED, S_DONE, S_GAP, S_LINE
-from gradwire.protocols.transports.base import ONE, Context, fraction, reply
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import ACK, BLOCKED
+from gradwire.protocols.transports.base import ONE, Context, fixed_mul, fraction, reply
 from gradwire.protocols.transports.roce.go_back_n import (
-    EXPECTED,
-    K_OWN,
-    R_OWN,
-    SENDER_WORDS_END,
     SILENT,
     GoBackN,
+    GoBackNFlow,
+    GoBackNParameters,
+    GoBackNReceiver,
     accept,
     on_probe,
     process_answer,
@@ -55,130 +55,156 @@ from gradwire.scenarios.schema.network.transport_base import Gain
 from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size
 from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
 
-# a sender's own words
-RATE = SENDER_WORDS_END  # share of the line rate, 20-bit fixed point
-TARGET = SENDER_WORDS_END + 1
-ALPHA = SENDER_WORDS_END + 2
-TICKS = SENDER_WORDS_END + 3  # of the time clock since the last notification
-LAPS = SENDER_WORDS_END + 4  # of the byte clock
-TICKED_AT = SENDER_WORDS_END + 5  # last tick of the time clock
-BYTES = SENDER_WORDS_END + 6  # sent since the last tick of the byte clock
-NOTIFIED_AT = SENDER_WORDS_END + 7  # 0 = never
-# a receiver's own word
-NOTIFIED = R_OWN  # when it sent the latest notification, plus one; 0 = never
 
-# parameters, after those of go-back-N
-K_G, K_PERIOD, K_TICK, K_LAP, K_CNP = K_OWN, K_OWN + 1, K_OWN + 2, K_OWN + 3, K_OWN + 4
-K_STEP, K_LEAP, K_FLOOR, K_HALVINGS, K_PACKET = K_OWN + 5, K_OWN + 6, K_OWN + 7, K_OWN + 8, K_OWN + 9
+class DcqcnFlow(GoBackNFlow):
+    """The sender of DCQCN."""
+
+    rate = Word("share of the line rate", "20-bit fraction")
+    target_rate = Word("target of the rate's increases, as a share of the line rate", "20-bit fraction")
+    alpha = Word("estimate of congestion: a notification lowers the rate by half of it", "20-bit fraction")
+    ticks = Word("ticks of the time clock since the last notification")
+    laps = Word("ticks of the byte clock since the last notification")
+    ticked_at = Word("last tick of the time clock", "ps")
+    bytes_sent = Word("bytes sent since the last tick of the byte clock", "bytes")
+    notified_at = Word("time of the last notification, 0 = never", "ps")
 
 
-@njit
-def _set_rate(M, k, f, rate):
-    rate = min(max(rate, M[k + K_FLOOR]), ONE)
-    M[f + RATE] = rate
-    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
+class DcqcnReceiver(GoBackNReceiver):
+    """The receiver of DCQCN."""
+
+    notified = Word("1 + time of the last notification that it sent, 0 = never", "ps")
 
 
-@njit
-def start(M, k, f, now):
-    M[f + TARGET] = ONE
-    M[f + ALPHA] = ONE
-    _set_rate(M, k, f, ONE)
+class DcqcnParameters(GoBackNParameters):
+    """The parameters of DCQCN."""
 
-
-@njit
-def _rise(M, k, f):
-    slower = min(M[f + TICKS], M[f + LAPS])
-    faster = max(M[f + TICKS], M[f + LAPS])
-    if slower > M[k + K_HALVINGS]:
-        M[f + TARGET] = min(M[f + TARGET] + (slower - M[k + K_HALVINGS]) * M[k + K_LEAP], ONE)
-    elif faster > M[k + K_HALVINGS]:
-        M[f + TARGET] = min(M[f + TARGET] + M[k + K_STEP], ONE)
-    _set_rate(M, k, f, (M[f + RATE] + M[f + TARGET] + 1) >> 1)
+    gain = Word("weight of a notification in alpha", "20-bit fraction")
+    alpha_period = Word("alpha falls in every such period without a notification", "ps")
+    timer_period = Word("period of the time clock", "ps")
+    byte_period = Word("period of the byte clock", "bytes")
+    cnp_interval = Word("smallest time between two notifications", "ps")
+    additive_step = Word("additive increase, as a share of the line rate", "20-bit fraction")
+    hyper_step = Word("hyper increase, as a share of the line rate", "20-bit fraction")
+    rate_floor = Word("smallest rate, as a share of the line rate", "20-bit fraction")
+    fast_recovery_steps = Word("ticks of a clock before the target rises")
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
 
 
 @njit
-def _catch_up(M, k, f, now):
+def _set_rate(params: DcqcnParameters, flow: DcqcnFlow, rate: int) -> None:
+    """Set the rate, within its limits, and the packet spacing."""
+    rate = min(max(rate, params.rate_floor), ONE)
+    flow.rate = rate
+    flow.gap = flow.ps_per_byte * ONE // rate
+
+
+@njit
+def start(params: DcqcnParameters, flow: DcqcnFlow, now: int) -> None:
+    """Start at line rate."""
+    flow.target_rate = ONE
+    flow.alpha = ONE
+    _set_rate(params, flow, ONE)
+
+
+@njit
+def _rise(params: DcqcnParameters, flow: DcqcnFlow) -> None:
+    """Raise the rate after a tick of either clock."""
+    slower = min(flow.ticks, flow.laps)
+    faster = max(flow.ticks, flow.laps)
+    if slower > params.fast_recovery_steps:
+        flow.target_rate = min(flow.target_rate + (slower - params.fast_recovery_steps) * params.hyper_step, ONE)
+    elif faster > params.fast_recovery_steps:
+        flow.target_rate = min(flow.target_rate + params.additive_step, ONE)
+    _set_rate(params, flow, (flow.rate + flow.target_rate + 1) >> 1)
+
+
+@njit
+def _catch_up(params: DcqcnParameters, flow: DcqcnFlow, now: int) -> None:
     """Apply the ticks of the time clock until now; none at line rate."""
-    while M[f + RATE] < ONE and now - M[f + TICKED_AT] >= M[k + K_TICK]:
-        M[f + TICKED_AT] += M[k + K_TICK]
-        M[f + TICKS] += 1
-        _rise(M, k, f)
+    while flow.rate < ONE and now - flow.ticked_at >= params.timer_period:
+        flow.ticked_at += params.timer_period
+        flow.ticks += 1
+        _rise(params, flow)
 
 
 @njit
-def _notified(M, k, f, now):
-    _catch_up(M, k, f, now)
-    alpha = M[f + ALPHA]
-    if M[f + NOTIFIED_AT]:
-        for _ in range((now - M[f + NOTIFIED_AT]) // M[k + K_PERIOD]):
-            fall = alpha * M[k + K_G] >> 20
-            if fall == 0:
+def _process_notification(params: DcqcnParameters, flow: DcqcnFlow, now: int) -> None:
+    """Lower the rate by alpha / 2, raise alpha, and reset the clocks."""
+    _catch_up(params, flow, now)
+    alpha = flow.alpha
+    if flow.notified_at:
+        for _ in range((now - flow.notified_at) // params.alpha_period):
+            decrease = fixed_mul(alpha, params.gain)
+            if decrease == 0:
                 break
-            alpha -= fall
-    rate = M[f + RATE]
-    M[f + TARGET] = rate
-    _set_rate(M, k, f, rate - (rate * alpha >> 21))
-    M[f + ALPHA] = alpha + ((ONE - alpha) * M[k + K_G] >> 20)
-    M[f + NOTIFIED_AT] = now
-    M[f + TICKED_AT] = now
-    M[f + TICKS] = 0
-    M[f + LAPS] = 0
-    M[f + BYTES] = 0
+            alpha -= decrease
+    rate = flow.rate
+    flow.target_rate = rate
+    _set_rate(params, flow, rate - fixed_mul(rate, alpha) // 2)
+    flow.alpha = alpha + fixed_mul(ONE - alpha, params.gain)
+    flow.notified_at = now
+    flow.ticked_at = now
+    flow.ticks = 0
+    flow.laps = 0
+    flow.bytes_sent = 0
 
 
 @njit
-def _lost(M, k, f, now):
-    if M[f + NOTIFIED_AT] == 0 or now - M[f + NOTIFIED_AT] >= M[k + K_CNP]:
-        _notified(M, k, f, now)
+def _process_loss(params: DcqcnParameters, flow: DcqcnFlow, now: int) -> None:
+    """Process a loss as a notification, unless one came recently."""
+    if flow.notified_at == 0 or now - flow.notified_at >= params.cnp_interval:
+        _process_notification(params, flow, now)
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: DcqcnParameters, flow: DcqcnFlow, now: int) -> int:
     """Return the next packet, and advance the clocks that raise the rate."""
-    sequence = next_packet(M, k, f, now)
-    if sequence == BLOCKED or M[f + RATE] == ONE:
+    sequence = next_packet(params, flow, now)
+    if sequence == BLOCKED or flow.rate == ONE:
         return sequence
-    _catch_up(M, k, f, now)
-    M[f + BYTES] += M[k + K_PACKET]
-    if M[f + BYTES] >= M[k + K_LAP]:
-        M[f + BYTES] = 0
-        M[f + LAPS] += 1
-        _rise(M, k, f)
+    _catch_up(params, flow, now)
+    flow.bytes_sent += params.packet_bytes
+    if flow.bytes_sent >= params.byte_period:
+        flow.bytes_sent = 0
+        flow.laps += 1
+        _rise(params, flow)
     return sequence
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: DcqcnParameters, flow: DcqcnFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement, a NACK or a notification."""
-    went_back = process_answer(M, k, f, kind, argument, now)
-    if M[f + S_DONE]:
+    went_back = process_answer(params, flow, kind, argument, now)
+    if flow.is_done:
         return
     if echo:
-        _notified(M, k, f, now)
+        _process_notification(params, flow, now)
     elif went_back:
-        _lost(M, k, f, now)
+        _process_loss(params, flow, now)
 
 
 @njit
-def on_timer(M, k, f, now):
-    time_out(M, k, f, now)
-    _lost(M, k, f, now)
+def on_timer(params: DcqcnParameters, flow: DcqcnFlow, now: int) -> None:
+    """Go back after a time-out, which counts as a loss."""
+    time_out(params, flow, now)
+    _process_loss(params, flow, now)
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: DcqcnParameters, receiver: DcqcnReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Accept the packet if it is in order; answer, with a notification if one is due."""
-    kind = accept(M, r, sequence, size)
+    kind = accept(receiver, sequence, size)
     notify = 0
-    if ce and (M[r + NOTIFIED] == 0 or now + 1 - M[r + NOTIFIED] >= M[k + K_CNP]):
-        M[r + NOTIFIED] = now + 1
+    if ce and (receiver.notified == 0 or now + 1 - receiver.notified >= params.cnp_interval):
+        receiver.notified = now + 1
         notify = 1
         if kind == SILENT:
             kind = ACK
     if kind == SILENT:
         return 0
-    return reply(kind, notify, M[r + EXPECTED], 0, 1)
+    return reply(kind, notify, receiver.expected, 0, 1)
 
 
 class Dcqcn(GoBackN):

@@ -25,112 +25,113 @@ from __future__ import annotations
 from pydantic import model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    ACK,
-    BLOCKED,
-    NACK,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_GOT,
-    R_USER,
-    S_DONE,
-    S_PACKETS,
-    S_TIMEOUTS,
-    S_TIMER,
-    S_USER,
-)
+from gradwire.jit.records import Bitmap, Word
+from gradwire.jit.records.constants import ACK, BLOCKED, NACK
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
 from gradwire.protocols.transports.base import Context, set_bit
 from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.units import PositiveTime, Ps, format_time
 
-# a sender's own words; a transport's begin at OWN
-UNA = S_USER  # everything below has been acknowledged
-NXT = S_USER + 1  # the next packet to send
-HIGH = S_USER + 2  # packets sent at least once
-BACKOFF = S_USER + 3  # time-outs in a row
-SENDER_WORDS_END = S_USER + 4
-# a receiver's own words; a transport's begin at R_OWN
-EXPECTED = R_USER
-REFUSED = R_USER + 1  # the packet that the latest NACK requested, plus one
-R_OWN = R_USER + 2
 
-# parameters; a transport's begin at K_OWN
-K_RTO, K_MAX_RTO, K_OWN = 0, 1, 2
+class GoBackNFlow(Sender):
+    """The sender of go-back-N."""
+
+    una = Word("first unacknowledged packet")
+    nxt = Word("next packet to send")
+    sent_once = Word("packets sent at least once", "packets")
+    backoff = Word("consecutive time-outs: each doubles the time-out")
+
+
+class GoBackNReceiver(Receiver):
+    """The receiver of go-back-N."""
+
+    expected = Word("next packet in order: the only one that is accepted")
+    nacked = Word("1 + packet that the last NACK requested, 0 = none")
+    arrived_packets = Bitmap(0, "packets that have arrived")
+
+
+class GoBackNParameters(Parameters):
+    """The parameters of go-back-N."""
+
+    rto = Word("retransmission time-out", "ps")
+    max_rto = Word("largest retransmission time-out", "ps")
+
 
 MOST_BACKOFF = 12
 SILENT = 0  # return value of `accept` besides ACK and NACK
 
 
 @njit
-def timeout(M, k, f):
-    return min(M[k + K_RTO] << M[f + BACKOFF], M[k + K_MAX_RTO])
+def timeout(params: GoBackNParameters, flow: GoBackNFlow) -> int:
+    """Return the time-out in picoseconds."""
+    return min(params.rto << flow.backoff, params.max_rto)
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: GoBackNParameters, flow: GoBackNFlow, now: int) -> int:
     """Return the next packet, from where the sender has gone back to."""
-    sequence = M[f + NXT]
-    if sequence == M[f + S_PACKETS]:
+    sequence = flow.nxt
+    if sequence == flow.packets:
         return BLOCKED
-    M[f + NXT] = sequence + 1
-    if sequence == M[f + HIGH]:
-        M[f + HIGH] = sequence + 1
-    if M[f + S_TIMER] == 0:
-        M[f + S_TIMER] = now + timeout(M, k, f)
+    flow.nxt = sequence + 1
+    if sequence == flow.sent_once:
+        flow.sent_once = sequence + 1
+    if flow.timer == 0:
+        flow.timer = now + timeout(params, flow)
     return sequence
 
 
 @njit
-def process_answer(M, k, f, kind, expected, now):
+def process_answer(params: GoBackNParameters, flow: GoBackNFlow, kind: int, expected: int, now: int) -> int:
     """Process an acknowledgement or a NACK; return 1 if the sender went back."""
-    if expected < M[f + UNA]:
+    if expected < flow.una:
         return 0
-    if expected > M[f + UNA]:
-        M[f + UNA] = expected
-        M[f + BACKOFF] = 0
-        M[f + NXT] = max(M[f + NXT], expected)
-        M[f + S_TIMER] = 0 if expected == M[f + NXT] else now + timeout(M, k, f)
-        if expected == M[f + S_PACKETS]:
-            M[f + S_DONE] = 1
+    if expected > flow.una:
+        flow.una = expected
+        flow.backoff = 0
+        flow.nxt = max(flow.nxt, expected)
+        flow.timer = 0 if expected == flow.nxt else now + timeout(params, flow)
+        if expected == flow.packets:
+            flow.is_done = 1
             return 0
     if kind != NACK:
         return 0
-    M[f + NXT] = expected
-    M[f + S_TIMER] = 0
+    flow.nxt = expected
+    flow.timer = 0
     return 1
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: GoBackNParameters, flow: GoBackNFlow, now: int) -> None:
     """Go back after a time-out."""
-    M[f + S_TIMEOUTS] += 1
-    M[f + NXT] = M[f + UNA]
-    if M[f + BACKOFF] < MOST_BACKOFF:
-        M[f + BACKOFF] += 1
+    flow.timeouts += 1
+    flow.nxt = flow.una
+    if flow.backoff < MOST_BACKOFF:
+        flow.backoff += 1
 
 
 @njit
-def accept(M, r, sequence, size):
-    """Process an arriving packet; return its answer: ACK, NACK or SILENT, with EXPECTED as the argument."""
-    expected = M[r + EXPECTED]
+def accept(receiver: GoBackNReceiver, sequence: int, size: int) -> int:
+    """Process an arriving packet; return its answer: ACK, NACK or SILENT, with `expected` as the argument."""
+    expected = receiver.expected
     if sequence > expected:
-        if M[r + REFUSED] == expected + 1:
+        if receiver.nacked == expected + 1:
             return SILENT
-        M[r + REFUSED] = expected + 1
+        receiver.nacked = expected + 1
         return NACK
     if sequence == expected:
-        set_bit(M, M[r + R_BITS], sequence)
-        M[r + EXPECTED] = expected + 1
-        M[r + R_GOT] += size
-        if M[r + R_GOT] == M[r + R_BYTES]:
-            M[r + R_DONE] = 1
+        set_bit(receiver.arrived_packets, sequence)
+        receiver.expected = expected + 1
+        receiver.received_bytes += size
+        if receiver.received_bytes == receiver.nbytes:
+            receiver.is_done = 1
     return ACK
 
 
 @njit
-def on_probe(M, k, r, argument, now):
+def on_probe(params: GoBackNParameters, receiver: GoBackNReceiver, argument: int, now: int) -> int:
+    """Return 0: the sender sends no probes."""
     return 0
 
 
@@ -156,7 +157,7 @@ class GoBackN(Transport):
 
     sender_bitmaps = 0
     receiver_bitmaps = 1
-    fresh_word = HIGH
+    fresh_word = GoBackNFlow.sent_once.offset
     probe_word = 0
     on_timer = staticmethod(on_timer)
     on_probe = staticmethod(on_probe)

@@ -34,34 +34,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    BLOCKED,
-    S_DONE,
-    S_GAP,
-    S_LINE,
-    S_RIDER,
-    S_SLOTS,
-    S_STAMPS,
-    SLOT_FIRST,
-    SLOT_HOPS,
-    SLOT_WORDS,
-    STAMP_BYTES,
-    STAMP_MOST,
-    STAMP_PORT,
-    STAMP_QUEUE,
-    STAMP_SPEED,
-    STAMP_TIME,
-    STAMP_WORDS,
-)
-from gradwire.protocols.transports.base import ONE, Context, fraction, reply, with_piggyback
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import BLOCKED, STAMP_MOST
+from gradwire.jit.records.flows import Stamp, Stamps, stamp_at
+from gradwire.protocols.transports.base import ONE, Context, fixed_mul, fraction, reply, with_piggyback
 from gradwire.protocols.transports.roce.go_back_n import (
-    EXPECTED,
-    K_OWN,
-    NXT,
-    SENDER_WORDS_END,
     SILENT,
-    UNA,
     GoBackN,
+    GoBackNFlow,
+    GoBackNParameters,
+    GoBackNReceiver,
     accept,
     on_probe,
     on_timer,
@@ -71,161 +53,176 @@ from gradwire.protocols.transports.roce.go_back_n import pull as next_packet
 from gradwire.scenarios.schema.network.transport_base import Gain
 from gradwire.scenarios.wire import HPCC_ACK_BYTES, HPCC_OVERHEAD
 
-# a sender's own words; windows are bytes << 8
-WINDOW = SENDER_WORDS_END
-REFERENCE = SENDER_WORDS_END + 1  # Wc
-STAGE = SENDER_WORDS_END + 2  # consecutive increases of Wc
-LOAD = SENDER_WORDS_END + 3  # U, 20-bit fixed point
-UPDATED = SENDER_WORDS_END + 4  # Wc follows again once more than this is acknowledged
-NUMBERED = SENDER_WORDS_END + 5  # packets sent with a slot of their own
-ANSWERED = SENDER_WORDS_END + 6  # all of these up to here are no longer in flight
-LIMIT = SENDER_WORDS_END + 7  # the first window
 
-# parameters, after those of go-back-N
-K_ETA, K_STAGES, K_GROWTH = K_OWN, K_OWN + 1, K_OWN + 2
-K_FLOOR, K_RTT, K_PACKET = K_OWN + 3, K_OWN + 4, K_OWN + 5
+class HpccFlow(GoBackNFlow):
+    """The sender of HPCC."""
 
-SHIFT = 8
+    window = Word("W: window", "bytes << 8")
+    reference_window = Word("Wc: reference window, which follows W once per round trip", "bytes << 8")
+    stage = Word("consecutive increases of Wc")
+    load = Word("U: estimated utilisation of the most loaded link", "20-bit fraction")
+    round_end = Word("Wc follows W again once more packets than this are acknowledged")
+    numbered = Word("packets sent that had a slot for their stamps", "packets")
+    answered = Word("of the packets with slots, all up to this one have left the network", "packets")
+    initial_window = Word("first and largest window", "bytes << 8")
+
+
+class HpccParameters(GoBackNParameters):
+    """The parameters of HPCC."""
+
+    eta = Word("target utilisation", "20-bit fraction")
+    max_stage = Word("consecutive increases before the window is set by the utilisation")
+    additive_increase = Word("W_AI, as a share of the first window", "20-bit fraction")
+    floor = Word("first window over the smallest one")
+    base_rtt = Word("T: base round trip", "ps")
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
+
+
+SHIFT = 8  # windows are bytes << SHIFT
 LONGEST = 1 << 41  # 2.2 s: upper limit of measured times, so that fractions of them in 20 bits fit a word
-HIGHEST = 1 << 40  # of a load
+HIGHEST = 1 << 40  # upper limit of a utilisation
 MOST_SLOTS = 4096
 
 
 @njit
-def _set_window(M, k, f, window):
-    window = min(max(window, M[f + LIMIT] // M[k + K_FLOOR], 1 << SHIFT), M[f + LIMIT])
-    M[f + WINDOW] = window
-    if window == M[f + LIMIT]:
-        M[f + S_GAP] = M[f + S_LINE]
+def _set_window(params: HpccParameters, flow: HpccFlow, window: int) -> None:
+    """Set the window, within its limits, and the packet spacing."""
+    window = min(max(window, flow.initial_window // params.floor, 1 << SHIFT), flow.initial_window)
+    flow.window = window
+    if window == flow.initial_window:
+        flow.gap = flow.ps_per_byte
     else:
-        M[f + S_GAP] = (M[k + K_RTT] << 16) // (window >> SHIFT)
+        flow.gap = (params.base_rtt << 16) // (window >> SHIFT)
 
 
 @njit
-def start(M, k, f, now):
+def start(params: HpccParameters, flow: HpccFlow, now: int) -> None:
     """Start at line rate, with a window of one round trip."""
-    M[f + LIMIT] = min(max((M[k + K_RTT] << 16) // M[f + S_LINE], 1), 1 << 32) << SHIFT
-    M[f + LOAD] = ONE
-    _set_window(M, k, f, M[f + LIMIT])
-    M[f + REFERENCE] = M[f + WINDOW]
+    flow.initial_window = min(max((params.base_rtt << 16) // flow.ps_per_byte, 1), 1 << 32) << SHIFT
+    flow.load = ONE
+    _set_window(params, flow, flow.initial_window)
+    flow.reference_window = flow.window
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: HpccParameters, flow: HpccFlow, now: int) -> int:
     """Return the next packet while less than the window is in flight, and assign a slot for its stamps."""
-    if (M[f + NXT] - M[f + UNA]) * M[k + K_PACKET] << SHIFT >= M[f + WINDOW]:
+    if (flow.nxt - flow.una) * params.packet_bytes << SHIFT >= flow.window:
         return BLOCKED
-    sequence = next_packet(M, k, f, now)
+    sequence = next_packet(params, flow, now)
     if sequence != BLOCKED:
-        turns = M[f + S_SLOTS] - 1
-        if M[f + NUMBERED] - M[f + ANSWERED] < turns:
-            M[f + S_RIDER] = 1 + M[f + NUMBERED] % turns
-            M[f + NUMBERED] += 1
+        slots = flow.stamp_mask - 1
+        if flow.numbered - flow.answered < slots:
+            flow.piggyback = 1 + flow.numbered % slots
+            flow.numbered += 1
         else:
-            M[f + S_RIDER] = M[f + S_SLOTS]
+            flow.piggyback = flow.stamp_mask
     return sequence
 
 
 @njit
-def _settle(M, f, slot):
+def _settle(flow: HpccFlow, slot: int) -> None:
     """Release the slots up to that of an answered packet, as no earlier packet is in flight."""
-    turns = M[f + S_SLOTS] - 1
-    latest = M[f + NUMBERED]
-    M[f + ANSWERED] = max(M[f + ANSWERED], latest - (latest - slot) % turns)
+    slots = flow.stamp_mask - 1
+    latest = flow.numbered
+    flow.answered = max(flow.answered, latest - (latest - slot) % slots)
 
 
 @njit
-def _keep(M, last, new, hops):
-    M[last + SLOT_HOPS] = hops
-    for word in range(SLOT_FIRST, SLOT_FIRST + hops * STAMP_WORDS):
-        M[last + word] = M[new + word]
+def _store(last: Stamps, new: Stamps, hops: int) -> None:
+    """Store the stamps of a packet for comparison with those of the next one."""
+    last.hops = hops
+    for word in range(hops * Stamp.WORDS):
+        last.stamps[word] = new.stamps[word]
 
 
 @njit
-def _comparable(M, last, new, hops):
-    """Compare two rows of stamps: return 1 if the second is newer, -1 if older, 0 if they do not compare. They do not
-    compare if their ports differ, or if too much time lies between them."""
-    if hops != M[last + SLOT_HOPS]:
+def _compare(last: Stamps, new: Stamps, hops: int) -> int:
+    """Return 1 if the new stamps are newer, -1 if older, 0 if they cannot be compared.
+
+    They cannot if their ports differ, or if too much time lies between them.
+    """
+    if hops != last.hops:
         return 0
     verdict = 1
     for hop in range(hops):
-        at = SLOT_FIRST + hop * STAMP_WORDS
-        passed = M[new + at + STAMP_TIME] - M[last + at + STAMP_TIME]
-        if M[new + at + STAMP_PORT] != M[last + at + STAMP_PORT] or passed > LONGEST:
+        before, after = stamp_at(last, hop), stamp_at(new, hop)
+        elapsed = after.time - before.time
+        if after.port != before.port or elapsed > LONGEST:
             return 0
-        if passed <= 0:
+        if elapsed <= 0:
             verdict = -1
     return verdict
 
 
 @njit
-def _measure(M, k, f, slot):
-    """Update the estimate with the stamps of a slot. Returns 1 if it changed, 0 if the stamps are old, -1 if they are
-    the first."""
-    last = M[f + S_STAMPS]
-    new = last + slot * SLOT_WORDS
-    hops = min(M[new + SLOT_HOPS], STAMP_MOST)
-    verdict = _comparable(M, last, new, hops)
+def _measure(params: HpccParameters, flow: HpccFlow, slot: int) -> int:
+    """Update the estimate with the stamps of a slot. Return 1 if it changed, 0 if the stamps are old, -1 if they were
+    only stored."""
+    last = Stamps(flow, flow.stamps)
+    new = Stamps(flow, flow.stamps + slot * Stamps.WORDS)
+    hops = min(new.hops, STAMP_MOST)
+    verdict = _compare(last, new, hops)
     if verdict < 0:
         return 0
     if verdict == 0:
-        _keep(M, last, new, hops)
+        _store(last, new, hops)
         return -1
     highest = -1
-    time = 0
+    interval = 0
     for hop in range(hops):
-        a = last + SLOT_FIRST + hop * STAMP_WORDS
-        b = new + SLOT_FIRST + hop * STAMP_WORDS
-        speed = M[b + STAMP_SPEED]
-        passed = M[b + STAMP_TIME] - M[a + STAMP_TIME]
-        queue = min(M[a + STAMP_QUEUE], M[b + STAMP_QUEUE], (LONGEST << 16) // speed)
-        busy = min((M[b + STAMP_BYTES] - M[a + STAMP_BYTES]) * speed >> 16, LONGEST)
-        load = (queue * speed >> 16) * ONE // M[k + K_RTT] + busy * ONE // passed
+        before, after = stamp_at(last, hop), stamp_at(new, hop)
+        elapsed = after.time - before.time
+        queue = min(before.queue, after.queue, (LONGEST << 16) // after.ps_per_byte)
+        busy = min((after.sent_bytes - before.sent_bytes) * after.ps_per_byte >> 16, LONGEST)
+        load = (queue * after.ps_per_byte >> 16) * ONE // params.base_rtt + busy * ONE // elapsed
         if load > highest:
             highest = load
-            time = passed
-    share = min(time, M[k + K_RTT]) * ONE // M[k + K_RTT]
-    M[f + LOAD] += (min(highest, HIGHEST) - M[f + LOAD]) * share >> 20
-    _keep(M, last, new, hops)
+            interval = elapsed
+    share = min(interval, params.base_rtt) * ONE // params.base_rtt
+    flow.load += fixed_mul(min(highest, HIGHEST) - flow.load, share)
+    _store(last, new, hops)
     return 1
 
 
 @njit
-def _steer(M, k, f, cumulative):
+def _steer(params: HpccParameters, flow: HpccFlow, cumulative: int) -> None:
     """Set the window by the estimate."""
-    window = M[f + REFERENCE] + (M[f + LIMIT] * M[k + K_GROWTH] >> 20)
-    stage = M[f + STAGE] + 1
-    if M[f + LOAD] >= M[k + K_ETA] or M[f + STAGE] >= M[k + K_STAGES]:
-        window += M[f + REFERENCE] * M[k + K_ETA] // max(M[f + LOAD], 1) - M[f + REFERENCE]
+    window = flow.reference_window + fixed_mul(flow.initial_window, params.additive_increase)
+    stage = flow.stage + 1
+    if flow.load >= params.eta or flow.stage >= params.max_stage:
+        window += flow.reference_window * params.eta // max(flow.load, 1) - flow.reference_window
         stage = 0
-    _set_window(M, k, f, window)
-    if cumulative > M[f + UPDATED]:
-        M[f + REFERENCE] = M[f + WINDOW]
-        M[f + STAGE] = stage
-        M[f + UPDATED] = max(M[f + UPDATED], M[f + NXT])
+    _set_window(params, flow, window)
+    if cumulative > flow.round_end:
+        flow.reference_window = flow.window
+        flow.stage = stage
+        flow.round_end = max(flow.round_end, flow.nxt)
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: HpccParameters, flow: HpccFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement or a NACK; `sequence` is the slot of the answered packet."""
-    process_answer(M, k, f, kind, argument, now)
-    if M[f + S_DONE] or sequence == M[f + S_SLOTS]:
+    process_answer(params, flow, kind, argument, now)
+    if flow.is_done or sequence == flow.stamp_mask:
         return
-    _settle(M, f, sequence)
-    news = _measure(M, k, f, sequence)
-    if news > 0:
-        _steer(M, k, f, argument)
-    elif news < 0:
-        M[f + UPDATED] = max(M[f + UPDATED], M[f + NXT])
+    _settle(flow, sequence)
+    outcome = _measure(params, flow, sequence)
+    if outcome > 0:
+        _steer(params, flow, argument)
+    elif outcome < 0:
+        flow.round_end = max(flow.round_end, flow.nxt)
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: HpccParameters, receiver: GoBackNReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Accept the packet if it is in order; the answer carries the slot of its stamps."""
-    kind = accept(M, r, sequence, size)
+    kind = accept(receiver, sequence, size)
     if kind == SILENT:
         return 0
-    return with_piggyback(reply(kind, 0, M[r + EXPECTED], 0, 1))
+    return with_piggyback(reply(kind, 0, receiver.expected, 0, 1))
 
 
 class Hpcc(GoBackN):

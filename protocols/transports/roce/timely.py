@@ -30,19 +30,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import BLOCKED, S_DONE, S_GAP, S_LINE, S_PACKETS, S_USER
-from gradwire.protocols.transports.base import ONE, Context, fraction
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import BLOCKED
+from gradwire.protocols.transports.base import ONE, Context, fixed_mul, fraction
 from gradwire.protocols.transports.common.recovery import find_losses
 from gradwire.protocols.transports.common.recovery import pull as next_packet
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.sent_times import BITMAPS, delay_of, stamp
 from gradwire.protocols.transports.common.window import (
-    CWND,
-    HIGHEST,
     MAX_WINDOW,
-    NXT,
-    RECOVER,
-    UNA,
+    WindowFlow,
+    WindowParameters,
     acknowledge,
     on_data,
     on_probe,
@@ -54,94 +52,113 @@ from gradwire.scenarios.schema.network.transport_base import Gain, Tcp
 from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
-# a sender's own words, after those of the window machinery that TIMELY uses
-RATE = S_USER + 21  # share of the line rate, 20-bit fixed point
-LAST_RTT = S_USER + 22
-SLOPE = S_USER + 23  # smoothed difference of round trips
-CALM = S_USER + 24  # consecutive completions without growth
-LOWERED_AT = S_USER + 25  # last reduction by round trips, 0 = never
 
-# parameters, after those of the window machinery
-K_LOW, K_HIGH, K_BETA, K_EWMA, K_STEP, K_FLOOR, K_RTT, K_SEGMENT, K_PACKET = 5, 6, 7, 8, 9, 10, 11, 12, 13
+class TimelyFlow(WindowFlow):
+    """The sender of TIMELY."""
+
+    rate = Word("share of the line rate", "20-bit fraction", at=21)
+    last_rtt = Word("round trip of the last segment, 0 = none", "ps")
+    rtt_slope = Word("smoothed difference of round trips", "ps")
+    calm_completions = Word("consecutive segments without growth of the delay")
+    reduced_at = Word("last reduction by round trips, 0 = never", "ps")
+
+
+class TimelyParameters(WindowParameters):
+    """The parameters of TIMELY."""
+
+    t_low = Word("lower threshold of the round trip", "ps", at=5)
+    t_high = Word("upper threshold of the round trip", "ps")
+    beta = Word("multiplicative decrease", "20-bit fraction")
+    ewma = Word("weight of the newest difference of round trips", "20-bit fraction")
+    add_step = Word("additive increase, as a share of the line rate", "20-bit fraction")
+    rate_floor = Word("smallest rate, as a share of the line rate", "20-bit fraction")
+    base_rtt = Word("base round trip", "ps")
+    segment_packets = Word("packets of a segment", "packets")
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
+
 
 HYPERACTIVE = 5  # calm completions before, and steps at once in, hyperactive increase
 
 
 @njit
-def _set_rate(M, k, f, rate):
-    rate = min(max(rate, M[f + RATE] >> 1, M[k + K_FLOOR]), ONE)
-    M[f + RATE] = rate
-    M[f + S_GAP] = M[f + S_LINE] * ONE // rate
+def _set_rate(params: TimelyParameters, flow: TimelyFlow, rate: int) -> None:
+    """Set the rate, at least half of the present one, and the packet spacing."""
+    rate = min(max(rate, flow.rate >> 1, params.rate_floor), ONE)
+    flow.rate = rate
+    flow.gap = flow.ps_per_byte * ONE // rate
 
 
 @njit
-def start(M, k, f, now):
+def start(params: TimelyParameters, flow: TimelyFlow, now: int) -> None:
     """Start at line rate, without a window."""
-    start_window(M, k, f, now)
-    M[f + CWND] = MAX_WINDOW
-    M[f + RATE] = ONE
-    M[f + S_GAP] = M[f + S_LINE]
+    start_window(params, flow, now)
+    flow.cwnd = MAX_WINDOW
+    flow.rate = ONE
+    flow.gap = flow.ps_per_byte
 
 
 @njit
-def pull(M, k, f, now):
-    sequence = next_packet(M, k, f, now)
+def pull(params: TimelyParameters, flow: TimelyFlow, now: int) -> int:
+    """Return the next retransmission, else the next new packet."""
+    sequence = next_packet(params, flow, now)
     if sequence != BLOCKED:
-        stamp(M, f, sequence, now)
+        stamp(flow, sequence, now)
     return sequence
 
 
 @njit
-def _lower(M, k, f, share, rtt, now):
+def _lower(params: TimelyParameters, flow: TimelyFlow, share: int, rtt: int, now: int) -> None:
     """Lower the rate by a share of itself, at most once per round trip."""
-    if M[f + LOWERED_AT] == 0 or now - M[f + LOWERED_AT] >= rtt:
-        M[f + LOWERED_AT] = now
-        _set_rate(M, k, f, M[f + RATE] - (M[f + RATE] * share >> 20))
+    if flow.reduced_at == 0 or now - flow.reduced_at >= rtt:
+        flow.reduced_at = now
+        _set_rate(params, flow, flow.rate - fixed_mul(flow.rate, share))
 
 
 @njit
-def _complete(M, k, f, rtt, now):
+def _complete(params: TimelyParameters, flow: TimelyFlow, rtt: int, now: int) -> None:
     """Set the rate after a complete segment."""
-    last = M[f + LAST_RTT]
-    M[f + LAST_RTT] = rtt
+    last = flow.last_rtt
+    flow.last_rtt = rtt
     change = rtt - last if last else 0
-    M[f + SLOPE] += (change - M[f + SLOPE]) * M[k + K_EWMA] >> 20
-    calm = M[f + CALM]
-    M[f + CALM] = 0
-    if rtt < M[k + K_LOW]:
-        _set_rate(M, k, f, M[f + RATE] + M[k + K_STEP])
-    elif rtt > M[k + K_HIGH]:
-        excess = ONE - M[k + K_HIGH] * ONE // rtt
-        _lower(M, k, f, M[k + K_BETA] * excess >> 20, rtt, now)
-    elif M[f + SLOPE] <= 0:
-        M[f + CALM] = calm + 1
+    flow.rtt_slope += fixed_mul(change - flow.rtt_slope, params.ewma)
+    calm = flow.calm_completions
+    flow.calm_completions = 0
+    if rtt < params.t_low:
+        _set_rate(params, flow, flow.rate + params.add_step)
+    elif rtt > params.t_high:
+        excess = ONE - params.t_high * ONE // rtt
+        _lower(params, flow, fixed_mul(params.beta, excess), rtt, now)
+    elif flow.rtt_slope <= 0:
+        flow.calm_completions = calm + 1
         steps = HYPERACTIVE if calm + 1 >= HYPERACTIVE else 1
-        _set_rate(M, k, f, M[f + RATE] + steps * M[k + K_STEP])
+        _set_rate(params, flow, flow.rate + steps * params.add_step)
     else:
-        slope = min(M[f + SLOPE] * ONE // M[k + K_RTT], ONE)
-        _lower(M, k, f, M[k + K_BETA] * slope >> 20, rtt, now)
+        slope = min(flow.rtt_slope * ONE // params.base_rtt, ONE)
+        _lower(params, flow, fixed_mul(params.beta, slope), rtt, now)
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: TimelyParameters, flow: TimelyFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement: scoreboard, losses, and at the end of a segment the rate."""
-    delay = delay_of(M, f, kind, sequence, now)
-    acknowledge(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+    delay = delay_of(flow, kind, sequence, now)
+    acknowledge(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
-    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and M[f + UNA] >= M[f + RECOVER]:
-        M[f + RECOVER] = M[f + NXT]
-        _set_rate(M, k, f, M[f + RATE] >> 1)
-    if delay and ((sequence + 1) % M[k + K_SEGMENT] == 0 or sequence + 1 == M[f + S_PACKETS]):
-        _complete(M, k, f, max(delay - (M[k + K_PACKET] * M[f + S_LINE] >> 16), 1), now)
+    if flow.una <= flow.highest and find_losses(flow) > 0 and flow.una >= flow.recover:
+        flow.recover = flow.nxt
+        _set_rate(params, flow, flow.rate >> 1)
+    if delay and ((sequence + 1) % params.segment_packets == 0 or sequence + 1 == flow.packets):
+        _complete(params, flow, max(delay - (params.packet_bytes * flow.ps_per_byte >> 16), 1), now)
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: TimelyParameters, flow: TimelyFlow, now: int) -> None:
     """Handle a time-out: all packets in flight are retransmitted, at half the rate."""
-    time_out(M, k, f, now)
-    M[f + CWND] = MAX_WINDOW
-    _set_rate(M, k, f, M[f + RATE] >> 1)
+    time_out(params, flow, now)
+    flow.cwnd = MAX_WINDOW
+    _set_rate(params, flow, flow.rate >> 1)
 
 
 class Timely(Reliable, Tcp):
@@ -190,12 +207,12 @@ class Timely(Reliable, Tcp):
 
     @staticmethod
     def control_important(settings: dict) -> bool:
+        """Return True: control packets are never dropped selectively."""
         return True
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Return those of NewReno; then times (ps), fractions and rates (20-bit fixed point), segment (packets), packet
-        (bytes)."""
+        """Return those of `Reliable`; then the rest of `TimelyParameters`, in its units."""
         return [
             *Reliable.parameters(settings, context),
             settings["t_low"],

@@ -25,16 +25,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_DONE
-from gradwire.protocols.transports.base import Context, fraction
+from gradwire.protocols.transports.base import Context, fixed_mul, fraction
 from gradwire.protocols.transports.common.cubic_curve import (
     CUBE_SHIFT,
-    EPOCH,
-    K_BETA,
-    PRIOR,
-    SEEN,
     TICK,
-    W_MAX,
+    CubicFlow,
+    CubicParameters,
     avoid_congestion,
     record_peak,
     shift_epoch,
@@ -44,19 +40,10 @@ from gradwire.protocols.transports.common.persistent_state import PersistentStat
 from gradwire.protocols.transports.common.recovery import begin, find_losses, keep_pace, pull, slow_down
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.window import (
-    CWND,
-    FLIGHT,
-    HIGHEST,
     MAX_WINDOW,
     MIN_WINDOW,
-    NXT,
-    RECOVER,
-    REDUCED,
     SENDER_AT_REST,
     SHIFT,
-    SSTHRESH,
-    STATE,
-    UNA,
     acknowledge,
     on_probe,
     reduce,
@@ -75,63 +62,67 @@ if TYPE_CHECKING:
 
 
 @njit
-def _fall(M, k, f):
-    record_peak(M, k, f)
-    reduce(M, f, M[f + CWND] * M[k + K_BETA] >> 20)
+def _fall(params: CubicParameters, flow: CubicFlow) -> None:
+    """Reduce the window after a mark."""
+    record_peak(params, flow)
+    reduce(flow, fixed_mul(flow.cwnd, params.beta))
 
 
 @njit
-def _grow(M, k, f, una, newly, now):
+def _grow(params: CubicParameters, flow: CubicFlow, una: int, newly: int, now: int) -> None:
     """Grow the window: slow start, then the larger of the cubic curve and Reno's line."""
-    since = M[f + SEEN]
-    M[f + SEEN] = now
-    if M[f + STATE] <= 0 and (una < M[f + RECOVER] or una < M[f + REDUCED]):
+    since = flow.last_ack_at
+    flow.last_ack_at = now
+    if flow.loss_state <= 0 and (una < flow.recover or una < flow.reduction_end):
         return
-    window = M[f + CWND]
-    if window < M[f + SSTHRESH]:
-        if window <= 2 * ((M[f + FLIGHT] + newly) << SHIFT):
-            M[f + CWND] = min(window + (newly << SHIFT), MAX_WINDOW)
+    window = flow.cwnd
+    if window < flow.ssthresh:
+        if window <= 2 * ((flow.in_flight + newly) << SHIFT):
+            flow.cwnd = min(window + (newly << SHIFT), MAX_WINDOW)
         return
-    avoid_congestion(M, k, f, newly, now, since)
+    avoid_congestion(params, flow, newly, now, since)
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
-    una = M[f + UNA]
-    newly = acknowledge(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+def on_control(
+    params: CubicParameters, flow: CubicFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
+    """Process an acknowledgement: scoreboard, losses, reaction, growth."""
+    una = flow.una
+    newly = acknowledge(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
-    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0 and begin(M, f):
-        if M[f + UNA] >= M[f + REDUCED]:
-            record_peak(M, k, f)
-        slow_down(M, k, f, M[f + CWND] * M[k + K_BETA] >> 20)
-    keep_pace(M, f, newly)
-    if echo and una >= M[f + REDUCED]:
-        _fall(M, k, f)
-    if M[f + UNA] > una:
-        _grow(M, k, f, una, newly, now)
+    if flow.una <= flow.highest and find_losses(flow) > 0 and begin(flow):
+        if flow.una >= flow.reduction_end:
+            record_peak(params, flow)
+        slow_down(params, flow, fixed_mul(flow.cwnd, params.beta))
+    keep_pace(flow, newly)
+    if echo and una >= flow.reduction_end:
+        _fall(params, flow)
+    if flow.una > una:
+        _grow(params, flow, una, newly, now)
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: CubicParameters, flow: CubicFlow, now: int) -> None:
     """Handle a time-out: slow start up to beta of the flight, then a stage with K = 0 (section 4.8)."""
-    una = M[f + UNA]
-    again = M[f + STATE] == una + 1
-    window = min((M[f + NXT] - una) << SHIFT, M[f + CWND])
-    if not again:
-        M[f + PRIOR] = M[f + CWND]
-    time_out(M, k, f, now)
-    if not again:
-        M[f + SSTHRESH] = max(window * M[k + K_BETA] >> 20, MIN_WINDOW)
-    M[f + W_MAX] = 0
-    M[f + EPOCH] = 0
+    una = flow.una
+    is_repeated = flow.loss_state == una + 1
+    window = min((flow.nxt - una) << SHIFT, flow.cwnd)
+    if not is_repeated:
+        flow.prior_cwnd = flow.cwnd
+    time_out(params, flow, now)
+    if not is_repeated:
+        flow.ssthresh = max(fixed_mul(window, params.beta), MIN_WINDOW)
+    flow.w_max = 0
+    flow.epoch = 0
 
 
 @njit
-def resume(M, k, f, now):
+def resume(params: CubicParameters, flow: CubicFlow, now: int) -> None:
     """Resume as the window machinery does; the curve has stood still during the silence, as in Linux."""
-    resume_window(M, k, f, now)
-    shift_epoch(M, f, now)
+    resume_window(params, flow, now)
+    shift_epoch(flow, now)
 
 
 class Cubic(Reliable, ConnectionTransport, TcpRulesTable):
@@ -151,7 +142,7 @@ class Cubic(Reliable, ConnectionTransport, TcpRulesTable):
     """Aim lower when the last peak was not reached again [RFC 9438 section 4.7]."""
 
     streams = True
-    sender_at_rest = SENDER_AT_REST.union(PersistentState(times=(EPOCH, SEEN)))
+    sender_at_rest = SENDER_AT_REST.union(PersistentState(times=(CubicFlow.epoch, CubicFlow.last_ack_at)))
     receiver_at_rest = RECEIVER_AT_REST
     sums = True
     start = staticmethod(start)
@@ -164,7 +155,7 @@ class Cubic(Reliable, ConnectionTransport, TcpRulesTable):
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Return those of NewReno; then beta and alpha_cubic, fast convergence, and the constants of the curve."""
+        """Return those of `Reliable`; then beta and alpha_cubic, fast convergence, and the constants of the curve."""
         beta, c = settings["beta"], settings["c"]
         # packets << 16 per cubed tick, and its inverse, scaled below 2^24 in steps of 8
         per_cube = c * 65536 * (2**TICK / 1e12) ** 3
@@ -183,6 +174,7 @@ class Cubic(Reliable, ConnectionTransport, TcpRulesTable):
 
     @classmethod
     def variant(cls, settings: JsonView) -> type[Transport]:
+        """Return the class that carries out these settings: this one, or one over the Linux sender."""
         from gradwire.protocols.transports.linux_tcp.variants import linux_class
 
         return linux_class(cls, settings)

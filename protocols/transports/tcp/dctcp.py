@@ -10,22 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_DONE
-from gradwire.protocols.transports.base import ONE, Context, fraction
+from gradwire.protocols.transports.base import ONE, Context, fixed_mul, fraction
 from gradwire.protocols.transports.common.delayed_acks import RECEIVER_AT_REST, on_data_alike
 from gradwire.protocols.transports.common.persistent_state import PersistentState
 from gradwire.protocols.transports.common.recovery import find_losses, keep_pace, pull, recover
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.window import (
-    ACKED,
-    ALPHA,
-    CWND,
-    HIGHEST,
-    MARKED,
-    OBSERVED,
-    REDUCED,
     SENDER_AT_REST,
-    UNA,
+    WindowFlow,
+    WindowParameters,
     acknowledge,
     grow,
     observe,
@@ -46,37 +39,39 @@ if TYPE_CHECKING:
 
 
 @njit
-def start(M, k, f, now):
+def start(params: WindowParameters, flow: WindowFlow, now: int) -> None:
     """Initialise a flow as the window machinery does, with alpha = 1."""
-    start_window(M, k, f, now)
-    M[f + ALPHA] = ONE
+    start_window(params, flow, now)
+    flow.alpha = ONE
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: WindowParameters, flow: WindowFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement: scoreboard, losses, the share of marks, reaction, growth."""
-    una = M[f + UNA]
-    newly = acknowledge(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+    una = flow.una
+    newly = acknowledge(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
-    M[f + ACKED] += newly
+    flow.acked += newly
     if echo:
-        M[f + MARKED] += newly
-    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
-        recover(M, k, f)
-    keep_pace(M, f, newly)
-    observe(M, k, f)
-    if echo and una >= M[f + REDUCED]:
-        reduce(M, f, M[f + CWND] - (M[f + CWND] * M[f + ALPHA] >> 21))
-    if M[f + UNA] > una:
-        grow(M, f, una, newly)
+        flow.marked += newly
+    if flow.una <= flow.highest and find_losses(flow) > 0:
+        recover(params, flow)
+    keep_pace(flow, newly)
+    observe(params, flow)
+    if echo and una >= flow.reduction_end:
+        reduce(flow, flow.cwnd - fixed_mul(flow.cwnd, flow.alpha) // 2)
+    if flow.una > una:
+        grow(flow, una, newly)
 
 
 @njit
-def forget(M, k, f, packets):
+def forget(params: WindowParameters, flow: WindowFlow, packets: int) -> None:
     """Renumber packets as the window machinery does; the end of the observation window moves as well."""
-    forget_window(M, k, f, packets)
-    M[f + OBSERVED] -= packets
+    forget_window(params, flow, packets)
+    flow.observation_end -= packets
 
 
 class MarkBased(Reliable, LossBasedTcp):
@@ -108,7 +103,7 @@ class MarkBased(Reliable, LossBasedTcp):
 
     @staticmethod
     def parameters(settings: dict, context: Context) -> list[int]:
-        """Return those of NewReno, and the gain."""
+        """Return those of `Reliable`, and the gain."""
         return [*Reliable.parameters(settings, context), fraction(settings["g"])]
 
 
@@ -120,13 +115,14 @@ class Dctcp(ConnectionTransport, MarkBased, TcpRulesTable):
 
     kernel_tcp = "dctcp"
     streams = True
-    sender_at_rest = SENDER_AT_REST.union(PersistentState(idle=(OBSERVED,)))
+    sender_at_rest = SENDER_AT_REST.union(PersistentState(idle=(WindowFlow.observation_end,)))
     receiver_at_rest = RECEIVER_AT_REST
     sums = True
     pull = staticmethod(pull)
 
     @classmethod
     def variant(cls, settings: JsonView) -> type[Transport]:
+        """Return the class that carries out these settings: this one, or one over the Linux sender."""
         from gradwire.protocols.transports.linux_tcp.variants import linux_class
 
         return linux_class(cls, settings)

@@ -17,43 +17,53 @@ from typing import Literal
 from pydantic import model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import A_PRIORITY, BLOCKED, S_DATA, S_GAP, S_LINE, S_SENT, S_USER
+from gradwire.jit.records import Array, Word
+from gradwire.jit.records.constants import A_PRIORITY, BLOCKED
 from gradwire.protocols.transports.base import Context
 from gradwire.protocols.transports.common.delayed_acks import on_data_alike
 from gradwire.protocols.transports.common.recovery import pull as next_packet
-from gradwire.protocols.transports.common.window import on_probe, on_timer
+from gradwire.protocols.transports.common.window import WindowFlow, WindowParameters, on_probe, on_timer
 from gradwire.protocols.transports.tcp.dctcp import MarkBased, on_control, start
 from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.network import Sizes
 from gradwire.scenarios.units import format_size
 
-LEVEL = S_USER + 21  # thresholds passed
 
-# parameters, after those of DCTCP
-K_PAYLOAD, K_LEVELS, K_FIRST = 6, 7, 8
+class PiasFlow(WindowFlow):
+    """The sender of PIAS."""
 
-LOWEST = 7
-# A gap this much longer than the packet itself, in ps per byte << 16, makes the flow queue again, in its new class. It
-# costs 1 to 152 ps.
-LONGER = 1100
+    level = Word("thresholds that the bytes sent have passed", at=21)
+
+
+class PiasParameters(WindowParameters):
+    """The parameters of PIAS."""
+
+    payload = Word("payload of a full packet", "bytes")
+    levels = Word("number of thresholds")
+    thresholds = Array(7, "bytes sent from which on the priority is one lower each", "bytes")
+
+
+LOWEST_PRIORITY = 7
+# Pacing this much slower than the line (ps/B << 16) makes the flow queue again, in its new class. It costs 1 to 152 ps.
+SLOWER = 1100
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: PiasParameters, flow: PiasFlow, now: int) -> int:
     """Return the next packet as DCTCP does, after setting the priority by the bytes sent."""
-    sequence = next_packet(M, k, f, now)
+    sequence = next_packet(params, flow, now)
     if sequence == BLOCKED:
         return BLOCKED
-    M[f + S_GAP] = 0
-    level = M[f + LEVEL]
-    sent = M[f + S_SENT] * M[k + K_PAYLOAD]
-    while level < M[k + K_LEVELS] and sent >= M[k + K_FIRST + level]:
+    flow.gap = 0
+    level = flow.level
+    sent = flow.sent * params.payload
+    while level < params.levels and sent >= params.thresholds[level]:
         level += 1
-        priority = (M[f + S_DATA] >> A_PRIORITY) & 7
-        if priority < LOWEST:
-            M[f + S_DATA] += 1 << A_PRIORITY
-            M[f + S_GAP] = M[f + S_LINE] + LONGER
-    M[f + LEVEL] = level
+        priority = (flow.data_header >> A_PRIORITY) & 7
+        if priority < LOWEST_PRIORITY:
+            flow.data_header += 1 << A_PRIORITY
+            flow.gap = flow.ps_per_byte + SLOWER
+    flow.level = level
     return sequence
 
 
@@ -82,6 +92,7 @@ class Pias(MarkBased):
         return self
 
     def classes_from(self, priority: int) -> range:
+        """Return the classes of the packets of a message with this priority."""
         return range(priority, priority + len(self.thresholds) + 1)
 
     start = staticmethod(start)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_DONE
 from gradwire.protocols.transports.common.delayed_acks import RECEIVER_AT_REST, on_data
 from gradwire.protocols.transports.common.recovery import find_losses, keep_pace, pull, recover
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.window import (
-    CWND,
-    HIGHEST,
-    REDUCED,
     SENDER_AT_REST,
-    UNA,
+    WindowFlow,
+    WindowParameters,
     acknowledge,
     grow,
     on_probe,
@@ -33,18 +30,21 @@ if TYPE_CHECKING:
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
-    una = M[f + UNA]
-    newly = acknowledge(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+def on_control(
+    params: WindowParameters, flow: WindowFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
+    """Process an acknowledgement: scoreboard, losses, reaction, growth."""
+    una = flow.una
+    newly = acknowledge(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
-    if M[f + UNA] <= M[f + HIGHEST] and find_losses(M, f) > 0:
-        recover(M, k, f)
-    keep_pace(M, f, newly)
-    if echo and una >= M[f + REDUCED]:
-        reduce(M, f, M[f + CWND] >> 1)
-    if M[f + UNA] > una:
-        grow(M, f, una, newly)
+    if flow.una <= flow.highest and find_losses(flow) > 0:
+        recover(params, flow)
+    keep_pace(flow, newly)
+    if echo and una >= flow.reduction_end:
+        reduce(flow, flow.cwnd >> 1)
+    if flow.una > una:
+        grow(flow, una, newly)
 
 
 class TcpNewReno(Reliable, ConnectionTransport, TcpRulesTable):

@@ -19,126 +19,118 @@ be sent, and packets that time out at the sender return their credit.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    ACK,
-    BITMAP,
-    NACK,
-    R_BITS,
-    R_DONE,
-    R_PACKETS,
-    R_PULLED,
-    R_PULLS,
-    R_RIDER,
-    R_TIMER,
-    R_USER,
-    S_BITS,
-    S_PACKETS,
-)
+from gradwire.jit.records import Bitmap, Word
+from gradwire.jit.records.constants import ACK, BITMAP, NACK
+from gradwire.jit.records.flows import Receiver
 from gradwire.protocols.transports.base import bit, reply, with_pulls
-from gradwire.protocols.transports.common.window import CUMULATIVE, NXT, UNA, acknowledge
-from gradwire.protocols.transports.common.window import on_data as take
+from gradwire.protocols.transports.common.window import acknowledge
+from gradwire.protocols.transports.common.window import on_data as acknowledge_at_once
+from gradwire.protocols.transports.ultra_ethernet.nscc_window import NsccFlow, NsccParameters
 
-# a receiver's own words, after that of the window machinery
-WAITING = R_USER + 1  # packets waiting for their answer
-LOW = R_USER + 2  # the lowest of them
-HIGH = R_USER + 3  # the highest
-CUT = R_USER + 4  # trimmed headers of packets that it lacked
 
-# parameters of NSCC
-K_EVERY, K_PATIENCE, K_FIRST = 19, 20, 21
+class CoalescingReceiver(Receiver):
+    """The receiver of coalesced acknowledgements."""
+
+    cumulative = Word("first packet that has not arrived")
+    unanswered = Word("packets that wait for their answer", "packets")
+    lowest_unanswered = Word("lowest packet that waits for its answer")
+    highest_unanswered = Word("highest packet that waits for its answer")
+    trimmed_headers = Word("trimmed headers of packets that had not arrived")
+    arrived_packets = Bitmap(0, "packets that have arrived")
+
 
 ROOM = 11  # packets that an acknowledgement reports
-ALIGN = 3  # bits: they begin at a multiple of eight
-PLACES = 1 << 10
+ALIGN = 3  # they begin at a multiple of 2^ALIGN, a block
+PLACES = 1 << 10  # blocks are numbered modulo this
 MOST_WINDOW = PLACES << ALIGN - 1  # packets: answered packets are less than two windows behind the newest packet
 LATE = 1 << ROOM  # flag of an answer sent after the delay
 
 
 @njit
-def _told(M, r, ce, late):
-    """Return one acknowledgement of all waiting packets."""
-    cumulative = M[r + CUMULATIVE]
-    low = M[r + LOW]
-    waiting = M[r + WAITING]
-    M[r + WAITING] = 0
-    M[r + R_TIMER] = 0
-    if not late and (waiting == 0 or M[r + HIGH] < cumulative):
+def _answer(receiver: CoalescingReceiver, ce: int, late: int) -> int:
+    """Return one acknowledgement of all waiting packets. `late`: LATE if it comes after the delay, else 0."""
+    cumulative = receiver.cumulative
+    low = receiver.lowest_unanswered
+    waiting = receiver.unanswered
+    receiver.unanswered = 0
+    receiver.timer = 0
+    if not late and (waiting == 0 or receiver.highest_unanswered < cumulative):
         return reply(ACK, ce, cumulative, 0, 1)
-    bits = M[r + R_BITS]
-    place = low >> ALIGN
-    argument = (place & (PLACES - 1)) << (ROOM + 1) | late
-    first = place << ALIGN
-    for i in range(min(ROOM, M[r + R_PACKETS] - first)):
-        argument |= bit(M, bits, first + i) << i
+    arrived = receiver.arrived_packets
+    block = low >> ALIGN
+    argument = (block & (PLACES - 1)) << (ROOM + 1) | late
+    first = block << ALIGN
+    for i in range(min(ROOM, receiver.packets - first)):
+        argument |= bit(arrived, first + i) << i
     return reply(BITMAP, ce, argument, 0, 1)
 
 
 @njit
-def _ask(M, k, r, answer):
+def _with_credit(params: NsccParameters, receiver: CoalescingReceiver, answer: int) -> int:
     """Return the answer, with a pull if more is to be sent than has been requested."""
-    if M[k + K_FIRST] and M[r + R_DONE] == 0:
-        asked = M[r + R_PULLED] + M[r + R_PULLS]
-        if M[k + K_FIRST] + asked < M[r + R_PACKETS] + M[r + CUT]:
+    if params.initial_credit and receiver.is_done == 0:
+        requested = receiver.pulls_sent + receiver.queued_pulls
+        if params.initial_credit + requested < receiver.packets + receiver.trimmed_headers:
             return with_pulls(answer, 1)
     return answer
 
 
 @njit
-def on_data(M, k, r, sequence, size, ce, now):
+def on_data(params: NsccParameters, receiver: CoalescingReceiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Acknowledge a data packet now, or let it wait."""
-    again = bit(M, M[r + R_BITS], sequence)
-    answer = take(M, k, r, sequence, size, ce, now)
-    if M[r + R_DONE]:
-        M[r + R_PULLS] = 0
-    if M[k + K_EVERY] > 1:
-        waiting = M[r + WAITING]
-        low = sequence if waiting == 0 else min(sequence, M[r + LOW])
-        high = sequence if waiting == 0 else max(sequence, M[r + HIGH])
+    is_duplicate = bit(receiver.arrived_packets, sequence)
+    answer = acknowledge_at_once(params, receiver, sequence, size, ce, now)
+    if receiver.is_done:
+        receiver.queued_pulls = 0
+    if params.ack_every > 1:
+        waiting = receiver.unanswered
+        low = sequence if waiting == 0 else min(sequence, receiver.lowest_unanswered)
+        high = sequence if waiting == 0 else max(sequence, receiver.highest_unanswered)
         fits = high - (low >> ALIGN << ALIGN) < ROOM
-        if ce or again or M[r + R_RIDER] or M[r + R_DONE] or not fits:
-            answer = _told(M, r, ce, 0)
+        if ce or is_duplicate or receiver.last_piggyback or receiver.is_done or not fits:
+            answer = _answer(receiver, ce, 0)
         else:
-            M[r + LOW] = low
-            M[r + HIGH] = high
-            M[r + WAITING] = waiting + 1
-            if waiting + 1 >= M[k + K_EVERY]:
-                answer = _told(M, r, 0, 0)
+            receiver.lowest_unanswered = low
+            receiver.highest_unanswered = high
+            receiver.unanswered = waiting + 1
+            if waiting + 1 >= params.ack_every:
+                answer = _answer(receiver, 0, 0)
             else:
                 answer = 0
                 if waiting == 0:
-                    M[r + R_TIMER] = now + M[k + K_PATIENCE]
-    return _ask(M, k, r, answer)
+                    receiver.timer = now + params.ack_patience
+    return _with_credit(params, receiver, answer)
 
 
 @njit
-def on_late(M, k, r, now):
+def on_late(params: NsccParameters, receiver: CoalescingReceiver, now: int) -> int:
     """Acknowledge packets that have waited too long."""
-    if M[r + WAITING] == 0:
+    if receiver.unanswered == 0:
         return 0
-    return _told(M, r, 0, LATE)
+    return _answer(receiver, 0, LATE)
 
 
 @njit
-def on_trimmed(M, k, r, sequence, now):
+def on_trimmed(params: NsccParameters, receiver: CoalescingReceiver, sequence: int, now: int) -> int:
     """Report the missing packet of a trimmed header."""
-    if bit(M, M[r + R_BITS], sequence):
-        return _ask(M, k, r, reply(ACK, 0, M[r + CUMULATIVE], 0, 1))
-    M[r + CUT] += 1
-    return _ask(M, k, r, reply(NACK, 0, M[r + CUMULATIVE], 0, 1))
+    if bit(receiver.arrived_packets, sequence):
+        return _with_credit(params, receiver, reply(ACK, 0, receiver.cumulative, 0, 1))
+    receiver.trimmed_headers += 1
+    return _with_credit(params, receiver, reply(NACK, 0, receiver.cumulative, 0, 1))
 
 
 @njit
-def process_bitmap(M, k, f, sequence, argument, now):
+def process_bitmap(params: NsccParameters, flow: NsccFlow, sequence: int, argument: int, now: int) -> int:
     """Update the sender's scoreboard with a coalesced acknowledgement; return the number of newly acknowledged
     packets."""
-    newest = M[f + NXT] >> ALIGN
+    newest = flow.nxt >> ALIGN
     first = newest - ((newest - (argument >> (ROOM + 1))) & (PLACES - 1)) << ALIGN
-    newly = acknowledge(M, k, f, sequence, 0, now)
+    newly = acknowledge(params, flow, sequence, 0, now)
     for i in range(ROOM):
         if (argument >> i) & 1:
-            newly += acknowledge(M, k, f, first + i, 0, now)
-    bits = M[f + S_BITS]
-    una = M[f + UNA]
-    while una < M[f + S_PACKETS] and bit(M, bits, una):
+            newly += acknowledge(params, flow, first + i, 0, now)
+    acknowledged = flow.acknowledged
+    una = flow.una
+    while una < flow.packets and bit(acknowledged, una):
         una += 1
-    return newly + acknowledge(M, k, f, sequence, una, now)
+    return newly + acknowledge(params, flow, sequence, una, now)

@@ -20,6 +20,26 @@ bandwidth-delay products, gamma 0.8, a decrease by half at most; alpha 4, fi 5 a
 for 100 Gbps and 12 us and scaled with the bandwidth-delay product (alpha also with the target); target 0.75 base round
 trips, 1 without trimming; smallest time-out 100 us [code: htsim's]. "No delay" is less than 1 us there [code].
 
+States of increase, `packets_without_delay`: a count or FAST. The events are acknowledgements with a measured delay:
+
+| state | event | action | next state |
+|---|---|---|---|
+| count | not marked, delay below NO_DELAY, count up to the window | proportional increase | count + packets |
+| count | not marked, delay below NO_DELAY, count above the window | fast increase | FAST |
+| FAST | not marked, delay below NO_DELAY | fast increase | FAST |
+| any | not marked, delay from NO_DELAY to the target | proportional increase | count 0 |
+| any | not marked, delay at the target or above | fair increase | same |
+| any | marked, delay below the target | | same |
+| any | marked, delay at the target or above | decrease, if the average delay is above the target | count 0 |
+
+States of quick adapt, `to_ignore`: packets in flight whose marks are ignored. It goes before the table above:
+
+| state | event | action | next state |
+|---|---|---|---|
+| > 0 | marked acknowledgement, or NACK | drop the collected increases; no other reaction | less those answered |
+| any | period over, loss or long delay, few arrivals | window = arrivals; drop the increases | packets in flight |
+| any | any other answer | as in the table above; a NACK shrinks the window by a packet | less those answered |
+
 Our choices, some where the specification leaves them to the implementer:
 
 * everything is counted in full packets. Acknowledgements are those of the window machinery, one per packet, unless they
@@ -46,45 +66,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    ACK,
-    BITMAP,
-    BLOCKED,
-    MASK_SEQUENCE,
-    NACK,
-    PULL,
-    S_BITS,
-    S_DONE,
-    S_PACKETS,
-    S_RIDER,
-    S_TIMEOUTS,
-    S_TIMER,
-    S_USER,
-    S_WORDS,
-)
+from gradwire.jit.records.constants import ACK, BITMAP, BLOCKED, MASK_SEQUENCE, NACK, PULL
 from gradwire.protocols.transports.base import Context, bit, fraction
-from gradwire.protocols.transports.common.lost_packets import LOST, note_lost
 from gradwire.protocols.transports.common.reliable import Reliable
 from gradwire.protocols.transports.common.sent_times import BITMAPS, delay_of, stamp
-from gradwire.protocols.transports.common.window import (
-    BACKOFF,
-    CWND,
-    FLIGHT,
-    HIGHEST,
-    NXT,
-    SCANNED,
-    SHIFT,
-    TIMED,
-    UNA,
-    acknowledge,
-    on_probe,
-    timeout,
-)
+from gradwire.protocols.transports.common.window import SHIFT, acknowledge, note_lost, on_probe, timeout
 from gradwire.protocols.transports.common.window import pull as next_packet
 from gradwire.protocols.transports.ndp import go_below
 from gradwire.protocols.transports.ultra_ethernet.coalesced_acks import (
-    K_EVERY,
-    K_FIRST,
     LATE,
     MOST_WINDOW,
     on_data,
@@ -93,14 +82,9 @@ from gradwire.protocols.transports.ultra_ethernet.coalesced_acks import (
     process_bitmap,
 )
 from gradwire.protocols.transports.ultra_ethernet.nscc_window import (
-    ACHIEVED,
-    BASE,
-    CUT,
-    K_RTT,
-    K_STEERED,
-    RECEIVED,
-    TO_IGNORE,
     WIDE,
+    NsccFlow,
+    NsccParameters,
     adapt,
     average,
     begin,
@@ -114,140 +98,137 @@ from gradwire.scenarios.schema.network.transport_base import Factor, Gain, Trans
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
-# a sender's own words, after those of its window
-CREDIT = S_USER + 26  # packets that may be sent
-PULLED = S_USER + 27  # pulls received
-# a parameter among those of its window
-K_BELOW = 18
-
-OVERTAKEN = 5  # packets at least
+OVERTAKEN = 5  # smallest number of later packets after which a packet is lost
 MOST_BACKOFF = 12
 NEVER = 1 << 62
 REFERENCE_BYTES, REFERENCE_RTT = 150_000, 12_000_000  # 100 Gbps for 12 us
 
 
 @njit
-def start(M, k, f, now):
-    begin(M, k, f, now)
-    M[f + CREDIT] = M[k + K_FIRST]
-    M[f + HIGHEST] = -1
-    M[f + TIMED] = -1
-    if M[k + K_BELOW]:
-        go_below(M, f)
+def start(params: NsccParameters, flow: NsccFlow, now: int) -> None:
+    """Start with the largest window and the first credit."""
+    begin(params, flow, now)
+    flow.credit = params.initial_credit
+    flow.highest = -1
+    flow.timed = -1
+    if params.below:
+        go_below(flow)
 
 
 @njit
-def pull(M, k, f, now):
+def pull(params: NsccParameters, flow: NsccFlow, now: int) -> int:
     """Return missing packets, then new ones, as the window and credit allow."""
-    if M[k + K_FIRST] and M[f + CREDIT] == 0:
+    if params.initial_credit and flow.credit == 0:
         return BLOCKED
-    sequence = next_packet(M, k, f, now)
+    sequence = next_packet(params, flow, now)
     if sequence != BLOCKED:
-        stamp(M, f, sequence, now)
-        if M[k + K_FIRST]:
-            M[f + CREDIT] -= 1
-        if M[k + K_EVERY] > 1:
-            M[f + S_RIDER] = _wants_answer(M, k, f, sequence)
+        stamp(flow, sequence, now)
+        if params.initial_credit:
+            flow.credit -= 1
+        if params.ack_every > 1:
+            flow.piggyback = _wants_answer(params, flow, sequence)
     return sequence
 
 
 @njit
-def _wants_answer(M, k, f, sequence):
+def _wants_answer(params: NsccParameters, flow: NsccFlow, sequence: int) -> int:
     """Return 1 if a packet that leaves now is to be answered at once."""
-    again = bit(M, M[f + S_BITS] + 2 * M[f + S_WORDS], sequence)
-    last = M[f + LOST] == 0 and M[f + NXT] == M[f + S_PACKETS]
-    full = M[f + FLIGHT] >= M[f + CWND] >> SHIFT or (M[k + K_FIRST] and M[f + CREDIT] == 0)
-    return 1 if again or last or full else 0
+    is_retransmission = bit(flow.retransmitted, sequence)
+    is_last = flow.lost_packets == 0 and flow.nxt == flow.packets
+    is_window_full = flow.in_flight >= flow.cwnd >> SHIFT or (params.initial_credit and flow.credit == 0)
+    return 1 if is_retransmission or is_last or is_window_full else 0
 
 
 @njit
-def _lose(M, f, sequence):
+def _lose(flow: NsccFlow, sequence: int) -> None:
     """Queue the retransmission of a packet that was in flight."""
-    note_lost(M, f, sequence)
-    M[f + FLIGHT] -= 1
-    M[f + TO_IGNORE] -= 1
-    if sequence == M[f + TIMED]:
-        M[f + TIMED] = -1
+    note_lost(flow, sequence)
+    flow.in_flight -= 1
+    flow.to_ignore -= 1
+    if sequence == flow.timed:
+        flow.timed = -1
 
 
 @njit
-def _overtaken(M, k, f):
+def _find_losses(params: NsccParameters, flow: NsccFlow) -> None:
     """Declare packets lost that much later packets have overtaken."""
-    reach = max(M[f + CWND] >> SHIFT if M[k + K_STEERED] else M[k + K_FIRST], M[f + FLIGHT])
-    limit = M[f + HIGHEST] - max(reach + (reach >> 1), OVERTAKEN)
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    again = lost + M[f + S_WORDS]
-    for sequence in range(max(M[f + UNA], M[f + SCANNED]), limit):
-        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0 and bit(M, again, sequence) == 0:
-            _lose(M, f, sequence)
-            M[f + CREDIT] += 1
-            shrink(M, k, f, 1)
-    M[f + SCANNED] = max(M[f + SCANNED], limit)
+    flight = max(flow.cwnd >> SHIFT if params.has_window else params.initial_credit, flow.in_flight)
+    limit = flow.highest - max(flight + (flight >> 1), OVERTAKEN)
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    retransmitted = flow.retransmitted
+    for sequence in range(max(flow.una, flow.scanned), limit):
+        if bit(acknowledged, sequence) == 0 and bit(lost, sequence) == 0 and bit(retransmitted, sequence) == 0:
+            _lose(flow, sequence)
+            flow.credit += 1
+            shrink(params, flow, 1)
+    flow.scanned = max(flow.scanned, limit)
 
 
 @njit
-def _missing(M, k, f, sequence, now):
+def _process_nack(params: NsccParameters, flow: NsccFlow, sequence: int, now: int) -> None:
     """Process the NACK for a trimmed packet."""
-    bits = M[f + S_BITS]
-    if bit(M, bits, sequence) or bit(M, bits + M[f + S_WORDS], sequence):
+    acknowledged = flow.acknowledged
+    if bit(acknowledged, sequence) or bit(flow.lost, sequence):
         return
-    _lose(M, f, sequence)
-    average(M, f, M[k + K_RTT], now)
-    M[f + CUT] = 1
-    if not adapt(M, k, f, True, True, 0, now):
-        shrink(M, k, f, 1)
-    M[f + S_TIMER] = now + timeout(M, k, f)
+    _lose(flow, sequence)
+    average(flow, params.base_rtt, now)
+    flow.was_trimmed = 1
+    if not adapt(params, flow, True, True, 0, now):
+        shrink(params, flow, 1)
+    flow.timer = now + timeout(params, flow)
 
 
 @njit
-def on_control(M, k, f, kind, sequence, argument, echo, now):
+def on_control(
+    params: NsccParameters, flow: NsccFlow, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> None:
     """Process an acknowledgement, the answer to a header, or a pull."""
     if kind == NACK:
-        _missing(M, k, f, sequence, now)
+        _process_nack(params, flow, sequence, now)
         return
     if kind == PULL:
-        more = (argument - M[f + PULLED]) & MASK_SEQUENCE
+        more = (argument - flow.pulls_received) & MASK_SEQUENCE
         if more <= MASK_SEQUENCE >> 1:  # else it has been overtaken
-            M[f + PULLED] += more
-            M[f + CREDIT] += more
+            flow.pulls_received += more
+            flow.credit += more
         return
     late = kind == BITMAP and argument & LATE
-    rtt = 0 if late else delay_of(M, f, ACK, sequence, now)
+    rtt = 0 if late else delay_of(flow, ACK, sequence, now)
     if kind == BITMAP:
-        newly = process_bitmap(M, k, f, sequence, argument, now)
+        newly = process_bitmap(params, flow, sequence, argument, now)
     else:
-        newly = acknowledge(M, k, f, sequence, argument, now)
-    if M[f + S_DONE]:
+        newly = acknowledge(params, flow, sequence, argument, now)
+    if flow.is_done:
         return
-    if M[k + K_FIRST] and M[f + S_TIMER] == 0:
-        M[f + S_TIMER] = now + timeout(M, k, f)  # in case no pull comes
-    M[f + TO_IGNORE] -= newly
-    M[f + RECEIVED] += newly
-    M[f + ACHIEVED] += newly
-    if rtt and M[k + K_STEERED]:
-        M[f + BASE] = min(M[f + BASE], rtt)
-        delay = rtt - M[f + BASE]
-        average(M, f, delay, now)
-        update_window(M, k, f, newly, echo == 1, delay, now)
-    _overtaken(M, k, f)
+    if params.initial_credit and flow.timer == 0:
+        flow.timer = now + timeout(params, flow)  # in case no pull comes
+    flow.to_ignore -= newly
+    flow.received += newly
+    flow.achieved += newly
+    if rtt and params.has_window:
+        flow.base_rtt = min(flow.base_rtt, rtt)
+        delay = rtt - flow.base_rtt
+        average(flow, delay, now)
+        update_window(params, flow, newly, echo == 1, delay, now)
+    _find_losses(params, flow)
 
 
 @njit
-def on_timer(M, k, f, now):
+def on_timer(params: NsccParameters, flow: NsccFlow, now: int) -> None:
     """Handle a time-out: the packets in flight are lost; if there were none, no credit has come."""
-    M[f + S_TIMEOUTS] += 1
-    bits = M[f + S_BITS]
-    lost = bits + M[f + S_WORDS]
-    if M[k + K_FIRST]:
-        M[f + CREDIT] = max(M[f + CREDIT] + M[f + FLIGHT], 1)
-    shrink(M, k, f, M[f + FLIGHT])
-    for sequence in range(M[f + UNA], M[f + NXT]):
-        if bit(M, bits, sequence) == 0 and bit(M, lost, sequence) == 0:
-            _lose(M, f, sequence)
-    M[f + TIMED] = -1
-    if M[f + BACKOFF] < MOST_BACKOFF:
-        M[f + BACKOFF] += 1
+    flow.timeouts += 1
+    acknowledged = flow.acknowledged
+    lost = flow.lost
+    if params.initial_credit:
+        flow.credit = max(flow.credit + flow.in_flight, 1)
+    shrink(params, flow, flow.in_flight)
+    for sequence in range(flow.una, flow.nxt):
+        if bit(acknowledged, sequence) == 0 and bit(lost, sequence) == 0:
+            _lose(flow, sequence)
+    flow.timed = -1
+    if flow.backoff < MOST_BACKOFF:
+        flow.backoff += 1
 
 
 WINDOW = Precondition(
@@ -317,6 +298,7 @@ class Nscc(Reliable, Transport):
     wire = "udp"
 
     def classes_from(self, priority: int) -> range:
+        """Return the classes of the data packets of a message with this priority."""
         return range(priority + self.below_control, priority + self.below_control + 1)
 
     control_bytes = DLCP_ACK_BYTES
@@ -338,6 +320,7 @@ class Nscc(Reliable, Transport):
 
     @staticmethod
     def control_important(settings: dict) -> bool:
+        """Return True: control packets are ECT."""
         return True
 
     @staticmethod

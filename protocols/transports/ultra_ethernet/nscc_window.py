@@ -1,143 +1,175 @@
-"""The window of `nscc`: quick adapt, and the four cases of an acknowledgement (Ultra Ethernet 1.0, section 3.6.13)."""
+"""Window of NSCC: quick adapt, and the four cases of an acknowledgement (Ultra Ethernet 1.0, section 3.6.13)."""
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import S_LINE, S_USER
-from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, SHIFT
+from gradwire.jit.records import Word
+from gradwire.protocols.transports.base import FRACTION_BITS, ONE, fixed_mul
+from gradwire.protocols.transports.common.window import SHIFT, WindowFlow, WindowParameters
 
-# a sender's own words: those of the window machinery that are unused here, and those after them
-BASE = S_USER + 3  # smallest round trip
-AVERAGE = S_USER + 9  # average delay
-AVERAGED_AT = S_USER + 15
-ACHIEVED = S_USER + 16  # packets that arrived in this period of quick adapt
-PERIOD_ENDS = S_USER + 17  # 0 = not started
-CUT = S_USER + 18  # 1: a trimmed header has come since quick adapt set the window
-TO_IGNORE = S_USER + 19  # packets whose marks are still to be ignored
-RECEIVED = S_USER + 21  # packets since increases were last applied
-INCREASE = S_USER + 22  # packets squared << 16
-APPLIED_AT = S_USER + 23
-LOWERED_AT = S_USER + 24
-CLEAR = S_USER + 25  # consecutive packets without delay, FAST = fast increase
-# parameters, after those of the timer; 18 is `nscc`'s, 19 to 21 are for `coalesced_acks`
-K_RTT, K_TARGET, K_WINDOW, K_PACKET, K_ALPHA, K_FAIR, K_FAST, K_ETA = 3, 4, 5, 6, 7, 8, 9, 10
-K_GAMMA, K_JUMP, K_GATE, K_THRESHOLD, K_PERIOD, K_BATCH, K_ADAPT = 11, 12, 13, 14, 15, 16, 17
-K_STEERED = 22  # 0: no window
 
-FAST = -1
-WIDE = 1 << SHIFT
-NO_DELAY = 1_000_000  # 1 us
+class NsccFlow(WindowFlow):
+    """The sender of NSCC. Its first fields replace fields of the window machinery that it does not use."""
+
+    base_rtt = Word("smallest round trip", "ps", at=3)
+    average_delay = Word("average queueing delay", "ps", at=9)
+    averaged_at = Word("last update of the average delay", "ps", at=15)
+    achieved = Word("quick adapt: packets acknowledged in this period", "packets")
+    period_end = Word("quick adapt: end of this period, 0 = not started", "ps")
+    was_trimmed = Word("quick adapt: 1 if a trimmed header has come since it last set the window")
+    to_ignore = Word("packets whose marks are still to be ignored", "packets")
+    received = Word("packets acknowledged since increases were last applied", "packets", at=21)
+    increase = Word("increases collected since they were last applied", "packets^2 << 16")
+    applied_at = Word("last increase by eta", "ps")
+    reduced_at = Word("last multiplicative decrease", "ps")
+    packets_without_delay = Word("consecutive packets without delay, FAST = fast increase", "packets")
+    credit = Word("packets that the receiver's credit allows to send", "packets")
+    pulls_received = Word("pulls received")
+
+
+class NsccParameters(WindowParameters):
+    """The parameters of NSCC."""
+
+    base_rtt = Word("base round trip", "ps", at=3)
+    target_delay = Word("target queueing delay", "ps")
+    max_window = Word("largest window, in bandwidth-delay products", "20-bit fraction")
+    packet_bytes = Word("bytes on the wire of a full packet", "bytes")
+    alpha = Word("proportional increase per round trip without any delay", "packets << 16")
+    fair_increase = Word("fair increase per round trip", "packets << 16")
+    fast_increase = Word("fast increase, packets per acknowledged packet", "20-bit fraction")
+    eta = Word("increase per round trip in any case", "packets << 16")
+    gamma = Word("multiplicative decrease: factor of the excess delay's share", "20-bit fraction")
+    max_decrease = Word("largest decrease, as a share of the window", "20-bit fraction")
+    adapt_gate = Word("quick adapt acts below the largest window >> this")
+    adapt_threshold = Word("quick adapt acts above this delay", "ps")
+    apply_period = Word("increases are applied at least this often", "ps")
+    apply_packets = Word("increases are applied after more than this number of packets", "packets")
+    quick_adapt = Word("1: quick adapt")
+    below = Word("1: data goes one class below the one of its message")
+    ack_every = Word("packets per acknowledgement", "packets")
+    ack_patience = Word("longest wait of a packet for its acknowledgement", "ps")
+    initial_credit = Word("credit before the first pull, 0 = no receiver credits", "packets")
+    has_window = Word("1: a window limits the sender")
+
+
+FAST = -1  # value of `packets_without_delay`: fast increase
+WIDE = 1 << SHIFT  # a window of one packet
+NO_DELAY = 1_000_000  # ps
 MOST_INCREASE = 1 << 46
-NO_WINDOW = 1 << 22 + SHIFT
+NO_WINDOW = 1 << 22 + SHIFT  # a window that never limits the sender
 
 
 @njit
-def largest(M, k, f):
+def largest(params: NsccParameters, flow: NsccFlow) -> int:
     """Return the largest window with the present estimate of the base round trip, packets << 16."""
-    packets = (M[f + BASE] << SHIFT) // (M[k + K_PACKET] * M[f + S_LINE] >> 16)
-    return max(packets * M[k + K_WINDOW] >> 20, WIDE)
+    packets = (flow.base_rtt << SHIFT) // (params.packet_bytes * flow.ps_per_byte >> 16)
+    return max(fixed_mul(packets, params.max_window), WIDE)
 
 
 @njit
-def begin(M, k, f, now):
-    M[f + BASE] = M[k + K_RTT]
-    M[f + CWND] = largest(M, k, f) if M[k + K_STEERED] else NO_WINDOW
-    M[f + AVERAGED_AT] = now
-    M[f + APPLIED_AT] = now
-    M[f + LOWERED_AT] = now
+def begin(params: NsccParameters, flow: NsccFlow, now: int) -> None:
+    """Begin with the largest window."""
+    flow.base_rtt = params.base_rtt
+    flow.cwnd = largest(params, flow) if params.has_window else NO_WINDOW
+    flow.averaged_at = now
+    flow.applied_at = now
+    flow.reduced_at = now
 
 
 @njit
-def average(M, f, delay, now):
+def average(flow: NsccFlow, delay: int, now: int) -> None:
     """Update the average with a delay."""
-    since = min(now - M[f + AVERAGED_AT], M[f + BASE])
-    M[f + AVERAGE] += (delay - M[f + AVERAGE]) * (since * ONE // M[f + BASE]) >> 20
-    M[f + AVERAGED_AT] = now
+    elapsed = min(now - flow.averaged_at, flow.base_rtt)
+    flow.average_delay += fixed_mul(delay - flow.average_delay, elapsed * ONE // flow.base_rtt)
+    flow.averaged_at = now
 
 
 @njit
-def shrink(M, k, f, packets):
+def shrink(params: NsccParameters, flow: NsccFlow, packets: int) -> None:
     """Reduce the window by `packets`."""
-    if M[k + K_STEERED]:
-        M[f + CWND] = max(M[f + CWND] - (packets << SHIFT), WIDE)
+    if params.has_window:
+        flow.cwnd = max(flow.cwnd - (packets << SHIFT), WIDE)
 
 
 @njit
-def adapt(M, k, f, loss, marked, delay, now):
+def adapt(params: NsccParameters, flow: NsccFlow, loss: int, marked: int, delay: int, now: int) -> int:
     """Apply quick adapt; return True if it set the window, or if the acknowledgement predates its last change."""
-    if M[k + K_ADAPT] == 0 or M[k + K_STEERED] == 0:
+    if params.quick_adapt == 0 or params.has_window == 0:
         return False
-    over = False
-    if M[f + TO_IGNORE] > 0 and marked:
-        over = True
-    elif now >= M[f + PERIOD_ENDS]:
-        achieved = M[f + ACHIEVED] << SHIFT
-        wanted = loss or M[f + CUT] or delay > M[k + K_THRESHOLD]
-        if M[f + PERIOD_ENDS] and wanted and achieved < largest(M, k, f) >> M[k + K_GATE]:
-            M[f + CWND] = max(achieved, WIDE)
-            M[f + TO_IGNORE] = M[f + FLIGHT]
-            M[f + CUT] = 0
-            over = True
-        M[f + ACHIEVED] = 0
-        M[f + PERIOD_ENDS] = now + M[f + BASE] + M[k + K_TARGET]
-    if over:
-        M[f + INCREASE] = 0
-        M[f + RECEIVED] = 0
-    return over
+    is_handled = False
+    if flow.to_ignore > 0 and marked:
+        is_handled = True
+    elif now >= flow.period_end:
+        achieved = flow.achieved << SHIFT
+        is_congested = loss or flow.was_trimmed or delay > params.adapt_threshold
+        if flow.period_end and is_congested and achieved < largest(params, flow) >> params.adapt_gate:
+            flow.cwnd = max(achieved, WIDE)
+            flow.to_ignore = flow.in_flight
+            flow.was_trimmed = 0
+            is_handled = True
+        flow.achieved = 0
+        flow.period_end = now + flow.base_rtt + params.target_delay
+    if is_handled:
+        flow.increase = 0
+        flow.received = 0
+    return is_handled
 
 
 @njit
-def _collect(M, gain, f, newly):
-    M[f + INCREASE] = min(M[f + INCREASE] + gain * newly, MOST_INCREASE)
+def _collect(gain: int, flow: NsccFlow, newly: int) -> None:
+    """Collect an increase by `gain` for each of the newly acknowledged packets."""
+    flow.increase = min(flow.increase + gain * newly, MOST_INCREASE)
 
 
 @njit
-def _raise(M, k, f, newly, delay):
+def _raise(params: NsccParameters, flow: NsccFlow, newly: int, delay: int) -> None:
+    """Apply a fast increase, or collect a proportional one."""
     if delay < NO_DELAY:
-        if M[f + CLEAR] != FAST:
-            M[f + CLEAR] += newly
-        if M[f + CLEAR] == FAST or M[f + CLEAR] << SHIFT > M[f + CWND]:
-            M[f + CLEAR] = FAST
-            M[f + CWND] = min(M[f + CWND] + (newly * M[k + K_FAST] >> 20 - SHIFT), largest(M, k, f))
+        if flow.packets_without_delay != FAST:
+            flow.packets_without_delay += newly
+        if flow.packets_without_delay == FAST or flow.packets_without_delay << SHIFT > flow.cwnd:
+            flow.packets_without_delay = FAST
+            flow.cwnd = min(flow.cwnd + (newly * params.fast_increase >> FRACTION_BITS - SHIFT), largest(params, flow))
             return
     else:
-        M[f + CLEAR] = 0
-    target = M[k + K_TARGET]
-    _collect(M, M[k + K_ALPHA] * ((target - delay << 12) // target) >> 12, f, newly)
+        flow.packets_without_delay = 0
+    target = params.target_delay
+    _collect(params.alpha * ((target - delay << 12) // target) >> 12, flow, newly)
 
 
 @njit
-def _lower(M, k, f, now):
-    M[f + CLEAR] = 0
-    excess = M[f + AVERAGE] - M[k + K_TARGET]
-    if excess > 0 and now - M[f + LOWERED_AT] > M[f + BASE]:
-        share = min(excess * ONE // M[f + AVERAGE] * M[k + K_GAMMA] >> 20, M[k + K_JUMP])
-        M[f + CWND] = max(M[f + CWND] - (M[f + CWND] * share >> 20), WIDE)
-        M[f + LOWERED_AT] = now
+def _lower(params: NsccParameters, flow: NsccFlow, now: int) -> None:
+    """Decrease the window by the average delay, at most once per round trip."""
+    flow.packets_without_delay = 0
+    excess = flow.average_delay - params.target_delay
+    if excess > 0 and now - flow.reduced_at > flow.base_rtt:
+        share = min(fixed_mul(excess * ONE // flow.average_delay, params.gamma), params.max_decrease)
+        flow.cwnd = max(flow.cwnd - fixed_mul(flow.cwnd, share), WIDE)
+        flow.reduced_at = now
 
 
 @njit
-def _apply(M, k, f, now):
-    window = M[f + CWND]
-    window += (M[f + INCREASE] << SHIFT) // window
-    if now - M[f + APPLIED_AT] >= M[k + K_PERIOD]:
-        M[f + APPLIED_AT] = now
-        window += M[k + K_ETA]
-    M[f + CWND] = min(window, largest(M, k, f))
-    M[f + INCREASE] = 0
-    M[f + RECEIVED] = 0
+def _apply(params: NsccParameters, flow: NsccFlow, now: int) -> None:
+    """Apply the increases collected, and eta once per period."""
+    window = flow.cwnd
+    window += (flow.increase << SHIFT) // window
+    if now - flow.applied_at >= params.apply_period:
+        flow.applied_at = now
+        window += params.eta
+    flow.cwnd = min(window, largest(params, flow))
+    flow.increase = 0
+    flow.received = 0
 
 
 @njit
-def update_window(M, k, f, newly, marked, delay, now):
+def update_window(params: NsccParameters, flow: NsccFlow, newly: int, marked: int, delay: int, now: int) -> None:
     """Set the window after an acknowledgement with a measured round trip, `delay` of which is queueing."""
-    if adapt(M, k, f, False, marked, delay, now):
+    if adapt(params, flow, False, marked, delay, now):
         return
-    if delay < M[k + K_TARGET]:
+    if delay < params.target_delay:
         if not marked:
-            _raise(M, k, f, newly, delay)
+            _raise(params, flow, newly, delay)
     elif marked:
-        _lower(M, k, f, now)
+        _lower(params, flow, now)
     else:
-        _collect(M, M[k + K_FAIR], f, newly)
-    if now - M[f + APPLIED_AT] >= M[k + K_PERIOD] or M[f + RECEIVED] > M[k + K_BATCH]:
-        _apply(M, k, f, now)
+        _collect(params.fair_increase, flow, newly)
+    if now - flow.applied_at >= params.apply_period or flow.received > params.apply_packets:
+        _apply(params, flow, now)

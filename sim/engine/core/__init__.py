@@ -8,7 +8,7 @@ Glossary
 --------
     Compiled code uses single letters for what occurs everywhere; all but `n`, `i` and times are positions in the state.
 
-        M        the state: one array of 64-bit words (`gradwire.jit.layout`)
+        M        the state: one array of 64-bit words (`gradwire.jit.records.constants`)
         th       base of a thread's record (T_)
         node     base of a node's record (N_): a host or a switch
         p        base of an egress port's record (P_); `more`: of the words that most runs do not need (X_)

@@ -31,7 +31,9 @@ A station and the host are each advanced by one thread, and each writes words of
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
+from gradwire.jit.records import Words
+from gradwire.jit.records.aggregation import AggregationGroup, AggregationNode, Member
+from gradwire.jit.records.constants import (
     A_ALL,
     A_CE,
     A_ECHO,
@@ -43,56 +45,20 @@ from gradwire.jit.layout import (
     B_ARGUMENT,
     B_SEQUENCE,
     DATA,
-    F_LEAF,
-    F_LEAF_NEXT,
-    F_LEAF_SPARE,
-    F_NEXT,
-    F_RECORD,
-    F_SPARE,
-    FAN_AT_HOST,
-    FAN_CUMULATIVE,
-    FAN_OUT,
-    FAN_SIZE,
-    FAN_STARTED,
-    FAN_STRIDE,
-    FAN_WORDS,
-    H_RECEIVERS,
-    H_SENDERS,
     MASK_FLOW,
     MASK_PACKET_COUNT,
-    MASK_SEQUENCE,
     MASK_SIZE,
-    MEMBER_WORDS,
-    N_COPIED,
-    N_SLOTS,
-    N_SLOTS_LEAST,
-    N_SUMMED,
-    N_UNSUMMED,
     PACKET_COPIED,
     PACKET_COUNT,
     PACKET_HELD,
     PACKET_MARK,
     PACKET_PASSED,
     PACKET_VERDICT,
-    R_BYTES,
-    R_CONTROL,
-    R_DONE,
-    R_FAN,
-    R_FAN_PLACE,
-    R_MARKED,
-    R_PACKETS,
-    R_PAYLOAD,
-    R_SENT,
-    RECEIVER_WORDS,
-    S_DATA,
-    S_DONE,
-    SENDER_WORDS,
-    STATION_AT,
-    STATION_COPIES,
-    STATION_FIRST,
-    STATION_NODE,
-    STATION_SIZE,
 )
+from gradwire.jit.records.flows import Sender, number_of_receiver, receiver_at, sender_at
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Host, Port, Switch
+from gradwire.jit.records.packets import flow_of, has_flag, kind_of, sequence_of
 
 from .answer import answer, send_control
 from .bindings import on_control, on_data
@@ -104,289 +70,321 @@ COPIED = (MASK_SIZE << A_SIZE) | (7 << A_KIND) | (1 << A_IMPORTANT) | (1 << A_CE
 
 
 @njit
-def fan_of(M, flow):
-    """Return the fan of a message, by the number of its records; 0 if it has none."""
-    return M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_FAN]
+def group_of(state: State, flow_number: int) -> AggregationGroup:
+    """Return the group of a message, by the number of its records; none if it has none."""
+    return AggregationGroup(state, receiver_at(state, flow_number).aggregation)
 
 
 @njit
-def place_of(M, flow):
-    """Return the position of a message in its fan."""
-    return M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_FAN_PLACE]
+def place_of(state: State, flow_number: int) -> int:
+    """Return the position of a message in its group."""
+    return receiver_at(state, flow_number).aggregation_index
 
 
 @njit
-def one_of(fan, place):
-    """Return the base of a member's words."""
-    return fan + FAN_WORDS + MEMBER_WORDS * place
+def one_of(group: AggregationGroup, place: int) -> Member:
+    """Return a member's words."""
+    return Member(group, group.base + AggregationGroup.WORDS + Member.WORDS * place)
 
 
 @njit
-def member(M, fan, place):
+def packet_at(group: AggregationGroup, packet_states: int, sequence: int) -> Words:
+    """Return the state of the packets of one number: PACKET_ fields, then a bit for each contributor. `packet_states`:
+    the states of all numbers, at a meeting point or at the one host."""
+    return Words(group, packet_states + sequence * group.stride)
+
+
+@njit
+def member(state: State, group: AggregationGroup, place: int) -> int:
     """Return the number of a member's records."""
-    return (M[one_of(fan, place) + F_RECORD] - M[H_RECEIVERS]) // RECEIVER_WORDS
+    return number_of_receiver(state, one_of(group, place).receiver)
 
 
 @njit
-def _there(M, packet, place):
+def _there(state: State, packet: Words, place: int) -> bool:
     """Return True if a member's packet has arrived; `packet`: the words of its number."""
-    return (M[packet + 1 + (place >> 5)] >> (place & 31)) & 1 == 1
+    return (packet[1 + (place >> 5)] >> (place & 31)) & 1 == 1
 
 
 @njit
-def _tick(M, packet, place):
+def _tick(state: State, packet: Words, place: int) -> None:
     """Record that a member's packet has arrived."""
-    M[packet + 1 + (place >> 5)] |= 1 << (place & 31)
-    M[packet] += 1 << PACKET_COUNT
+    packet[1 + (place >> 5)] |= 1 << (place & 31)
+    packet[0] += 1 << PACKET_COUNT
 
 
 @njit
-def _contribute(M, fan, packet, place, size, A, mark):
+def _contribute(
+    state: State, group: AggregationGroup, packet: Words, place: int, size: int, header: int, mark: int
+) -> int:
     """Add the packet of one member, or of all at its first station, to the words of its number (`packet`). `size`:
     number of packets expected, `mark`: bit of its mark. Returns ALL if it is the last one, SOME if others are missing,
     AGAIN if it, or a part of it, has arrived before."""
-    M[packet] |= ((A >> mark) & 1) << PACKET_MARK
-    leaf = M[one_of(fan, place) + F_LEAF]
-    if leaf == 0 or (A >> A_LEAF) & 1 == 0:
-        if _there(M, packet, place):
+    packet[0] |= ((header >> mark) & 1) << PACKET_MARK
+    leaf = one_of(group, place).leaf
+    if not leaf or has_flag(header, A_LEAF) == 0:
+        if _there(state, packet, place):
             return AGAIN
-        _tick(M, packet, place)
+        _tick(state, packet, place)
     else:
-        first = M[leaf + STATION_FIRST]
+        first = leaf.first_copy
         i = first
         while True:
-            if _there(M, packet, i):
+            if _there(state, packet, i):
                 return AGAIN
-            i = M[one_of(fan, i) + F_LEAF_NEXT]
+            i = one_of(group, i).leaf_next_copy
             if i == first:
                 break
         while True:
-            _tick(M, packet, i)
-            i = M[one_of(fan, i) + F_LEAF_NEXT]
+            _tick(state, packet, i)
+            i = one_of(group, i).leaf_next_copy
             if i == first:
                 break
-    return ALL if (M[packet] >> PACKET_COUNT) & MASK_PACKET_COUNT == size else SOME
+    return ALL if (packet[0] >> PACKET_COUNT) & MASK_PACKET_COUNT == size else SOME
 
 
 # --- at the switch -------------------------------------------------------------------------------------------------
 
 
 @njit
-def station_at(M, node, A, B):
+def station_at(state: State, node: Switch, header: int, body: int) -> tuple[AggregationGroup, AggregationNode]:
     """Return the fan of a packet, and its station at a switch; 0, 0 if it has none. The station is the fan itself if
     all meet there."""
-    kind = (A >> A_KIND) & 7
+    kind = kind_of(header)
     if kind != DATA and kind != ACK:
-        return 0, 0
-    fan = fan_of(M, B & MASK_FLOW)
-    if fan == 0:
-        return 0, 0
-    if M[fan + STATION_NODE] == node:
-        return fan, fan
-    leaf = M[one_of(fan, place_of(M, B & MASK_FLOW)) + F_LEAF]
-    if leaf and M[leaf + STATION_NODE] == node:
-        return fan, leaf
-    return 0, 0
+        return AggregationGroup(state, 0), AggregationNode(state, 0)
+    group = group_of(state, flow_of(body))
+    if not group:
+        return group, AggregationNode(state, 0)
+    if group.switch == node:
+        return group, AggregationNode(state, group.base)
+    leaf = one_of(group, place_of(state, flow_of(body))).leaf
+    if leaf and leaf.switch == node:
+        return group, leaf
+    return AggregationGroup(state, 0), AggregationNode(state, 0)
 
 
 @njit
-def comes_in(M, fan, A):
+def comes_in(state: State, group: AggregationGroup, header: int) -> bool:
     """Return True if a packet of a fan is on its way to the one host."""
-    return ((A >> A_KIND) & 7 == DATA) != (M[fan + FAN_OUT] == 1)
+    return (kind_of(header) == DATA) != (group.is_outward == 1)
 
 
 @njit
-def _count_made(M, fan, station, place, change):
+def _count_made(state: State, group: AggregationGroup, meeting: AggregationNode, place: int, change: int) -> None:
     """Count a packet that a station makes for a member, or one that ends there."""
-    M[one_of(fan, place) + (F_SPARE if station == fan else F_LEAF_SPARE)] += change
-
-
-@njit
-def _as_of(M, fan, station, i, A, B):
-    """Return words A and B of the i-th member's packet that a station makes from another's."""
-    flow = member(M, fan, i)
-    if (A >> A_KIND) & 7 == DATA:
-        own = M[M[H_SENDERS] + flow * SENDER_WORDS + S_DATA]
+    if meeting == group:
+        one_of(group, place).spare += change
     else:
-        own = M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_CONTROL]
-    _count_made(M, fan, station, i, 1)
-    return (own & ~COPIED) | (A & COPIED), (B & ~MASK_FLOW) | flow
+        one_of(group, place).leaf_spare += change
 
 
 @njit
-def add_up(M, node, fan, station, A, B):
+def _as_of(
+    state: State, group: AggregationGroup, meeting: AggregationNode, i: int, header: int, body: int
+) -> tuple[int, int]:
+    """Return words A and B of the i-th member's packet that a station makes from another's."""
+    flow_number = member(state, group, i)
+    if kind_of(header) == DATA:
+        own = sender_at(state, flow_number).data_header
+    else:
+        own = receiver_at(state, flow_number).control_header
+    _count_made(state, group, meeting, i, 1)
+    return (own & ~COPIED) | (header & COPIED), (body & ~MASK_FLOW) | flow_number
+
+
+@njit
+def add_up(
+    state: State, node: Switch, group: AggregationGroup, meeting: AggregationNode, header: int, body: int
+) -> tuple[int, int]:
     """Add a packet on its way to the one host to a sum; return words A and B of the outgoing packet. A = 0 if it waits
     in a slot. A sum is a packet of the first of those that meet, whichever was last, so that sums keep to one path."""
-    if station != fan and (A >> A_LEAF) & 1:
-        return A, B  # a detour has led it back here
-    data = (A >> A_KIND) & 7 == DATA
-    place = place_of(M, B & MASK_FLOW)
-    packet = M[station + STATION_AT] + ((B >> B_SEQUENCE) & MASK_SEQUENCE) * M[fan + FAN_STRIDE]
-    verdict = M[packet] & PACKET_VERDICT
+    if meeting != group and has_flag(header, A_LEAF):
+        return header, body  # a detour has led it back here
+    data = kind_of(header) == DATA
+    place = place_of(state, flow_of(body))
+    packet = packet_at(group, meeting.packet_states, sequence_of(body))
+    verdict = packet[0] & PACKET_VERDICT
     if verdict == 0:
-        if M[node + N_SLOTS]:
+        if node.free_slots:
             verdict = PACKET_HELD
-            M[node + N_SLOTS] -= 1
-            M[node + N_SLOTS_LEAST] = min(M[node + N_SLOTS_LEAST], M[node + N_SLOTS])
+            node.free_slots -= 1
+            node.min_free_slots = min(node.min_free_slots, node.free_slots)
         else:
             verdict = PACKET_PASSED
-        M[packet] |= verdict
+        packet[0] |= verdict
     if verdict == PACKET_PASSED:
-        M[node + N_UNSUMMED] += data
-        return A, B
+        node.unsummed += data
+        return header, body
     mark = A_CE if data else A_ECHO
-    there = _contribute(M, fan, packet, place, M[station + STATION_SIZE], A, mark)
+    there = _contribute(state, group, packet, place, meeting.size, header, mark)
     if there == SOME:
-        M[node + N_SUMMED] += data
-        _count_made(M, fan, station, place, -1)
-        return 0, B
-    M[packet] += PACKET_PASSED - PACKET_HELD
-    M[node + N_SLOTS] += 1
+        node.summed += data
+        _count_made(state, group, meeting, place, -1)
+        return 0, body
+    packet[0] += PACKET_PASSED - PACKET_HELD
+    node.free_slots += 1
     if there == AGAIN:
-        M[node + N_UNSUMMED] += data
-        return A, B
-    _count_made(M, fan, station, place, -1)
-    marked = (M[packet] >> PACKET_MARK) & 1
-    A, B = _as_of(M, fan, station, M[station + STATION_FIRST], A, B)
-    return A | (1 << (A_ALL if station == fan else A_LEAF)) | (marked << mark), B
+        node.unsummed += data
+        return header, body
+    _count_made(state, group, meeting, place, -1)
+    marked = (packet[0] >> PACKET_MARK) & 1
+    header, body = _as_of(state, group, meeting, meeting.first_copy, header, body)
+    return header | (1 << (A_ALL if meeting == group else A_LEAF)) | (marked << mark), body
 
 
 @njit
-def goes_out(M, fan, station, A):
+def goes_out(state: State, group: AggregationGroup, meeting: AggregationNode, header: int) -> bool:
     """Return True if a packet on its way from the one host is for all that meet at a station. Where all members meet,
     data always is; an answer is if it says so."""
-    if station != fan:
-        return (A >> A_LEAF) & 1 == 1
-    return M[fan + FAN_OUT] == 1 or (A >> A_ALL) & 1 == 1
+    if meeting != group:
+        return has_flag(header, A_LEAF) == 1
+    return group.is_outward == 1 or has_flag(header, A_ALL) == 1
 
 
 @njit
-def next_copy(M, fan, station, i):
+def next_copy(state: State, group: AggregationGroup, meeting: AggregationNode, i: int) -> int:
     """Return the position of the next member that a station makes a packet for."""
-    return M[one_of(fan, i) + (F_NEXT if station == fan else F_LEAF_NEXT)]
+    return one_of(group, i).next_copy if meeting == group else one_of(group, i).leaf_next_copy
 
 
 @njit
-def first_copy(M, fan, station, B):
+def first_copy(state: State, group: AggregationGroup, meeting: AggregationNode, body: int) -> int:
     """Return the position of the first member that a station copies a packet for. It is another one each time the same
     packet arrives; otherwise copies that never find room behind the others would never arrive."""
-    packet = M[station + STATION_AT] + ((B >> B_SEQUENCE) & MASK_SEQUENCE) * M[fan + FAN_STRIDE]
-    i = M[station + STATION_FIRST]
-    for _ in range((M[packet] >> PACKET_COPIED) % M[station + STATION_COPIES]):
-        i = next_copy(M, fan, station, i)
-    M[packet] += 1 << PACKET_COPIED
+    packet = packet_at(group, meeting.packet_states, sequence_of(body))
+    i = meeting.first_copy
+    for _ in range((packet[0] >> PACKET_COPIED) % meeting.copies):
+        i = next_copy(state, group, meeting, i)
+    packet[0] += 1 << PACKET_COPIED
     return i
 
 
 @njit
-def copy_of(M, fan, station, i, A, B):
+def copy_of(
+    state: State, group: AggregationGroup, meeting: AggregationNode, i: int, header: int, body: int
+) -> tuple[int, int]:
     """Return words A and B of the copy, for the i-th member or its first station, of a packet for all."""
-    first = station == fan and M[one_of(fan, i) + F_LEAF] != 0
-    A, B = _as_of(M, fan, station, i, A, B)
-    return A | (first << A_LEAF), B
+    first = meeting == group and bool(one_of(group, i).leaf)
+    header, body = _as_of(state, group, meeting, i, header, body)
+    return header | (first << A_LEAF), body
 
 
 @njit
-def ends_here(M, node, fan, station, A, B):
+def ends_here(
+    state: State, node: Switch, group: AggregationGroup, meeting: AggregationNode, header: int, body: int
+) -> None:
     """Count a packet for all that ends at a station, and the STATION_COPIES made of it."""
-    _count_made(M, fan, station, place_of(M, B & MASK_FLOW), -1)
-    if (A >> A_KIND) & 7 == DATA:
-        M[node + N_COPIED] += M[station + STATION_COPIES]
+    _count_made(state, group, meeting, place_of(state, flow_of(body)), -1)
+    if kind_of(header) == DATA:
+        node.copied += meeting.copies
 
 
 # --- at the one host ------------------------------------------------------------------------------------------------
 
 
 @njit
-def _all_there(M, fan, flow, A, B, mark):
+def _all_there(state: State, group: AggregationGroup, flow_number: int, header: int, body: int, mark: int) -> int:
     """Record the arrival of a packet of a fan at the one host; `mark`: bit of its mark. Returns ALL if it has now
     arrived of all, SOME if not, AGAIN if it, a part of it, or that of all had arrived before."""
-    packet = M[fan + FAN_AT_HOST] + ((B >> B_SEQUENCE) & MASK_SEQUENCE) * M[fan + FAN_STRIDE]
-    if M[packet] & PACKET_PASSED:
+    packet = packet_at(group, group.host_packet_states, sequence_of(body))
+    if packet[0] & PACKET_PASSED:
         return AGAIN
-    there = _contribute(M, fan, packet, place_of(M, flow), M[fan + FAN_SIZE], A, mark)
-    if there != ALL and (A >> A_ALL) & 1 == 0:
+    there = _contribute(state, group, packet, place_of(state, flow_number), group.size, header, mark)
+    if there != ALL and has_flag(header, A_ALL) == 0:
         return there
-    M[packet] |= PACKET_PASSED
-    below = M[fan + FAN_CUMULATIVE]
-    packets = M[M[one_of(fan, 0) + F_RECORD] + R_PACKETS]
-    while below < packets and M[M[fan + FAN_AT_HOST] + below * M[fan + FAN_STRIDE]] & PACKET_PASSED:
+    packet[0] |= PACKET_PASSED
+    below = group.cumulative
+    packets = one_of(group, 0).receiver.packets
+    while below < packets and packet_at(group, group.host_packet_states, below)[0] & PACKET_PASSED:
         below += 1
-    M[fan + FAN_CUMULATIVE] = below
+    group.cumulative = below
     return ALL
 
 
 @njit
-def _mark(M, fan, sequence):
+def _mark(state: State, group: AggregationGroup, sequence: int) -> int:
     """Return 1 if any packet of a number had a mark when it arrived at the one host."""
-    return (M[M[fan + FAN_AT_HOST] + sequence * M[fan + FAN_STRIDE]] >> PACKET_MARK) & 1
+    return (packet_at(group, group.host_packet_states, sequence)[0] >> PACKET_MARK) & 1
 
 
 @njit
-def _take(M, th, flow, sequence, size, ce, now):
+def _take(state: State, thread: Thread, flow_number: int, sequence: int, size: int, ce: int, now: int) -> int:
     """Pass a packet to the receiver of one member, and return its answer."""
-    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-    done = M[r + R_DONE]
-    reply = on_data(M, r, sequence, size, ce, now)
-    if done == 0 and M[r + R_DONE]:
-        log_delivery(M, th, r, flow, now)
+    receiver = receiver_at(state, flow_number)
+    done = receiver.is_done
+    reply = on_data(receiver, sequence, size, ce, now)
+    if done == 0 and receiver.is_done:
+        log_delivery(state, thread, receiver, flow_number, now)
     return reply
 
 
 @njit
-def take_for_all(M, th, node, p, fan, flow, A, B, now):
+def take_for_all(
+    state: State,
+    thread: Thread,
+    node: Host,
+    port: Port,
+    group: AggregationGroup,
+    flow_number: int,
+    header: int,
+    body: int,
+    now: int,
+) -> None:
     """Handle a data packet of one or all members at the one host.
 
     When it has arrived of all, their receivers take it, and one answer goes to all. If it, or that of all, had arrived
     before, only its sender is answered, which has missed the answer: waiting for the others, its retransmissions could
     crowd theirs out forever. A sum of which a part had arrived before is dropped: its senders retransmit separately.
     """
-    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-    sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
-    size = M[r + R_PAYLOAD]
-    if sequence == M[r + R_PACKETS] - 1:
-        size = M[r + R_BYTES] - sequence * size
-    M[r + R_MARKED] += (A >> A_CE) & 1
-    there = _all_there(M, fan, flow, A, B, A_CE)
-    if there == AGAIN and (A >> A_LEAF) & 1 == 0:
-        reply = _take(M, th, flow, sequence, size, (A >> A_CE) & 1, now)
-        answer(M, th, node, p, r, reply, A, B, now)
+    receiver = receiver_at(state, flow_number)
+    sequence = sequence_of(body)
+    size = receiver.payload
+    if sequence == receiver.packets - 1:
+        size = receiver.nbytes - sequence * size
+    receiver.marked += has_flag(header, A_CE)
+    there = _all_there(state, group, flow_number, header, body, A_CE)
+    if there == AGAIN and has_flag(header, A_LEAF) == 0:
+        reply = _take(state, thread, flow_number, sequence, size, has_flag(header, A_CE), now)
+        answer(state, thread, node, port, receiver, reply, header, body, now)
     if there != ALL:
         return
-    ce = _mark(M, fan, sequence)
-    for i in range(M[fan + FAN_SIZE]):
-        _take(M, th, member(M, fan, i), sequence, size, ce, now)
-    first = M[one_of(fan, 0) + F_RECORD]
-    M[first + R_SENT] += 1
-    A = M[first + R_CONTROL] | (ACK << A_KIND) | (ce << A_ECHO) | (1 << A_ALL)
-    B = member(M, fan, 0) | (sequence << B_SEQUENCE) | (M[fan + FAN_CUMULATIVE] << B_ARGUMENT)
-    send_control(M, th, node, p, A, B, now)
+    ce = _mark(state, group, sequence)
+    for i in range(group.size):
+        _take(state, thread, member(state, group, i), sequence, size, ce, now)
+    first = one_of(group, 0).receiver
+    first.control_sent += 1
+    header = first.control_header | (ACK << A_KIND) | (ce << A_ECHO) | (1 << A_ALL)
+    body = member(state, group, 0) | (sequence << B_SEQUENCE) | (group.cumulative << B_ARGUMENT)
+    send_control(state, thread, node, port, header, body, now)
 
 
 @njit
-def starts_for_all(M, fan):
+def starts_for_all(state: State, group: AggregationGroup) -> Sender:
     """Start a message of a fan at its host; from the one host, the first member sends for all when all have started.
     Returns the sender's record that starts, 0 if none does yet."""
-    M[fan + FAN_STARTED] += 1
-    if M[fan + FAN_STARTED] < M[fan + FAN_SIZE]:
-        return 0
-    return M[H_SENDERS] + member(M, fan, 0) * SENDER_WORDS
+    group.started += 1
+    if group.started < group.size:
+        return Sender(state, 0)
+    return sender_at(state, member(state, group, 0))
 
 
 @njit
-def hear_for_all(M, th, fan, flow, A, B, now):
+def hear_for_all(
+    state: State, thread: Thread, group: AggregationGroup, flow_number: int, header: int, body: int, now: int
+) -> Sender:
     """Handle an acknowledgement of one or all members at the one host, where the first member sends for all. Its
     transport gets the acknowledgement when all have acknowledged. Returns its record, 0 if there is nothing to do or it
     is done."""
-    f = M[H_SENDERS] + member(M, fan, 0) * SENDER_WORDS
-    if M[f + S_DONE] or _all_there(M, fan, flow, A, B, A_ECHO) != ALL:
-        return 0
-    sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
-    on_control(M, f, ACK, sequence, M[fan + FAN_CUMULATIVE], _mark(M, fan, sequence), now)
-    if M[f + S_DONE] == 0:
-        return f
-    for i in range(M[fan + FAN_SIZE]):
-        each = member(M, fan, i)
-        M[M[H_SENDERS] + each * SENDER_WORDS + S_DONE] = 1
-        log_end(M, th, each, now)
-    return 0
+    flow = sender_at(state, member(state, group, 0))
+    if flow.is_done or _all_there(state, group, flow_number, header, body, A_ECHO) != ALL:
+        return Sender(state, 0)
+    sequence = sequence_of(body)
+    on_control(flow, ACK, sequence, group.cumulative, _mark(state, group, sequence), now)
+    if flow.is_done == 0:
+        return flow
+    for i in range(group.size):
+        each = member(state, group, i)
+        sender_at(state, each).is_done = 1
+        log_end(state, thread, each, now)
+    return Sender(state, 0)

@@ -5,181 +5,180 @@ that a full packet of the flow takes on the host's line.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
+from gradwire.jit.records.constants import (
     A_ECHO,
-    A_ENTROPY,
     A_KIND,
-    A_PRIORITY,
-    A_SIZE,
     B_ARGUMENT,
     B_SEQUENCE,
-    H_RECEIVERS,
     KEY_ORDER,
-    MASK_FLOW,
     MASK_KEY_NUMBER,
     MASK_SEQUENCE,
     MASK_SIZE,
-    N_PULL_AT,
-    N_PULL_HEAD,
-    N_PULL_TAIL,
-    N_READY_MASK,
-    P_BUSY,
-    P_FLAGS,
-    P_QUEUE,
-    P_SPEED,
     PULL,
-    R_ARMED,
-    R_CONTROL,
-    R_FRAME,
-    R_LAST,
-    R_PULL_LISTED,
-    R_PULL_NEXT,
-    R_PULLED,
-    R_PULLS,
-    R_SENT,
-    R_STREAM,
-    R_TIMER,
-    RECEIVER_WORDS,
-    S_ORDER,
     WHAT_PULL,
     WHAT_TIMER,
 )
+from gradwire.jit.records.flows import Receiver, number_of_receiver, receiver_at
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Host, Port
+from gradwire.jit.records.packets import argument_of, entropy_of, flow_of, priority_of, sequence_of, size_of, with_size
 from gradwire.sim.engine.memory.timer_heap import push, sender_of, watches
 
 from .bindings import HOST_PATHS, PULLS, STREAMS, on_late
 from .connection import in_stream
 from .link import transmission_time, transmit
-from .nic import SIZE_FIELD, with_entropy
+from .nic import with_entropy
 from .pause import may_send
 from .queue import append
 
 
 @njit
-def send_control(M, th, node, p, A, B, now):
+def send_control(state: State, thread: Thread, node: Host, port: Port, header: int, body: int, now: int) -> None:
     """Put a control packet on the link, or into its class."""
-    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
-    idle = M[p + P_BUSY] <= now and ((M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]) == 0
-    if idle and may_send(M, p, c):
-        transmit(M, th, p, A, B, now)
+    c = min(priority_of(header), port.flags >> 8)
+    idle = port.busy_until <= now and ((port.queue & 0xFF) | node.ready_mask) == 0
+    if idle and may_send(state, port, c):
+        transmit(state, thread, port, header, body, now)
     else:
-        append(M, th, p, A, B, (A >> A_SIZE) & MASK_SIZE, c, 0, now)
+        append(state, thread, port, header, body, size_of(header), c, 0, now)
 
 
 @njit
-def _want_pulls(M, node, r, pulls, now):
+def _want_pulls(state: State, node: Host, receiver: Receiver, pulls: int, now: int) -> None:
     """Request more pulls for a receiver: it joins the host's list, and the host's timer is set if it was not."""
-    M[r + R_PULLS] += pulls
-    if M[r + R_PULL_LISTED]:
+    receiver.queued_pulls += pulls
+    if receiver.is_pull_listed:
         return
-    M[r + R_PULL_LISTED] = 1
-    M[r + R_PULL_NEXT] = 0
-    if M[node + N_PULL_HEAD]:
-        M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
+    receiver.is_pull_listed = 1
+    receiver.next_puller = 0
+    if node.pull_head:
+        node.pull_tail.next_puller = receiver
     else:
-        M[node + N_PULL_HEAD] = r
-        push(M, node, max(now, M[node + N_PULL_AT]), (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
-    M[node + N_PULL_TAIL] = r
+        node.pull_head = receiver
+        push(node, max(now, node.next_pull), (MASK_KEY_NUMBER << KEY_ORDER) | (node.base << 2) | WHAT_PULL)
+    node.pull_tail = receiver
 
 
 @njit
-def send_pull(M, th, node, p, now):
+def send_pull(state: State, thread: Thread, node: Host, port: Port, now: int) -> None:
     """Send a pull for the receiver whose turn it is; those that want none any more leave the list."""
-    r = M[node + N_PULL_HEAD]
-    while r and M[r + R_PULLS] == 0:
-        M[r + R_PULL_LISTED] = 0
-        r = M[r + R_PULL_NEXT]
-    M[node + N_PULL_HEAD] = r
-    if r == 0:
+    receiver = node.pull_head
+    while receiver and receiver.queued_pulls == 0:
+        receiver.is_pull_listed = 0
+        receiver = receiver.next_puller
+    node.pull_head = receiver
+    if not receiver:
         return
-    M[r + R_PULLS] -= 1
-    M[r + R_PULLED] += 1
-    M[r + R_SENT] += 1
-    flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
-    A = M[r + R_CONTROL] | (PULL << A_KIND)
-    B = flow | ((M[r + R_PULLED] & MASK_SEQUENCE) << B_ARGUMENT)
-    if r != M[node + N_PULL_TAIL]:
-        M[node + N_PULL_HEAD] = M[r + R_PULL_NEXT]
-        M[M[node + N_PULL_TAIL] + R_PULL_NEXT] = r
-        M[node + N_PULL_TAIL] = r
-        M[r + R_PULL_NEXT] = 0
-    M[node + N_PULL_AT] = now + transmission_time(M[r + R_FRAME], M[p + P_SPEED])
-    push(M, node, M[node + N_PULL_AT], (MASK_KEY_NUMBER << KEY_ORDER) | (node << 2) | WHAT_PULL)
-    send_control(M, th, node, p, A, B, now)
+    receiver.queued_pulls -= 1
+    receiver.pulls_sent += 1
+    receiver.control_sent += 1
+    flow_number = number_of_receiver(state, receiver)
+    header = receiver.control_header | (PULL << A_KIND)
+    body = flow_number | ((receiver.pulls_sent & MASK_SEQUENCE) << B_ARGUMENT)
+    if receiver != node.pull_tail:
+        node.pull_head = receiver.next_puller
+        node.pull_tail.next_puller = receiver
+        node.pull_tail = receiver
+        receiver.next_puller = 0
+    node.next_pull = now + transmission_time(receiver.frame_bytes, port.ps_per_byte)
+    push(node, node.next_pull, (MASK_KEY_NUMBER << KEY_ORDER) | (node.base << 2) | WHAT_PULL)
+    send_control(state, thread, node, port, header, body, now)
 
 
 @njit
-def answer(M, th, node, p, r, reply, A, B, now):
+def answer(
+    state: State,
+    thread: Thread,
+    node: Host,
+    port: Port,
+    receiver: Receiver,
+    reply: int,
+    header: int,
+    body: int,
+    now: int,
+) -> None:
     """Send the control packets that a receiver wants in answer to a packet. `reply`: kind 3 | echo 1 | size 14 | count
     12 | rider 1 | pulls 8 | ... | argument 22, from bit 40 on (see `gradwire.protocols.transports.base.reply`)."""
     if PULLS:
         pulls = (reply >> 31) & 0xFF
         if pulls:
-            _want_pulls(M, node, r, pulls, now)
+            _want_pulls(state, node, receiver, pulls, now)
     count = (reply >> 18) & 0xFFF
     if count == 0:
         return
-    entropy = (A >> A_ENTROPY) & 0xFFFF
-    A = M[r + R_CONTROL] | ((reply & 7) << A_KIND) | (((reply >> 3) & 1) << A_ECHO)
+    entropy = entropy_of(header)
+    header = receiver.control_header | ((reply & 7) << A_KIND) | (((reply >> 3) & 1) << A_ECHO)
     if HOST_PATHS:
-        A = with_entropy(A, entropy)
+        header = with_entropy(header, entropy)
     size = (reply >> 4) & MASK_SIZE
     if size:
-        A = (A & ~SIZE_FIELD) | (size << A_SIZE)
-    sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
+        header = with_size(header, size)
+    sequence = sequence_of(body)
     if (reply >> 30) & 1:
-        sequence = (B >> B_ARGUMENT) & MASK_SEQUENCE
-    M[r + R_SENT] += count
-    B = (B & MASK_FLOW) | (((reply >> 40) & MASK_SEQUENCE) << B_ARGUMENT)
+        sequence = argument_of(body)
+    receiver.control_sent += count
+    body = flow_of(body) | (((reply >> 40) & MASK_SEQUENCE) << B_ARGUMENT)
     if count == 1:
-        send_control(M, th, node, p, A, B | (sequence << B_SEQUENCE), now)
+        send_control(state, thread, node, port, header, body | (sequence << B_SEQUENCE), now)
         return
-    c = min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
-    size = (A >> A_SIZE) & MASK_SIZE
+    c = min(priority_of(header), port.flags >> 8)
+    size = size_of(header)
     for i in range(count):
-        append(M, th, p, A, B | (i << B_SEQUENCE), size, c, 0, now)
+        append(state, thread, port, header, body | (i << B_SEQUENCE), size, c, 0, now)
 
 
 @njit
-def answer_or_wait(M, th, node, p, r, s, reply, A, B, now):
+def answer_or_wait(
+    state: State,
+    thread: Thread,
+    node: Host,
+    port: Port,
+    receiver: Receiver,
+    stream: Receiver,
+    reply: int,
+    header: int,
+    body: int,
+    now: int,
+) -> None:
     """Send the answer of a receiver that may delay it to a data packet, or to the one before, and arm its timer. `s`:
     the record that its transport works on."""
     if (reply >> 39) & 1:
-        _answer_last(M, th, node, p, s, reply, now)
+        _answer_last(state, thread, node, port, stream, reply, now)
     elif reply:
-        answer(M, th, node, p, r, reply, A, B, now)
-    M[s + R_LAST] = A
-    M[s + R_LAST + 1] = B
-    _arm_receiver(M, node, s)
+        answer(state, thread, node, port, receiver, reply, header, body, now)
+    stream.last_data = header
+    stream.last_data_body = body
+    _arm_receiver(state, node, stream)
 
 
 @njit
-def _answer_last(M, th, node, p, s, reply, now):
+def _answer_last(state: State, thread: Thread, node: Host, port: Port, stream: Receiver, reply: int, now: int) -> None:
     """Send an answer to the last data packet."""
-    B = M[s + R_LAST + 1]
-    answer(M, th, node, p, M[H_RECEIVERS] + (B & MASK_FLOW) * RECEIVER_WORDS, reply, M[s + R_LAST], B, now)
+    body = stream.last_data_body
+    answer(state, thread, node, port, receiver_at(state, flow_of(body)), reply, stream.last_data, body, now)
 
 
 @njit
-def _arm_receiver(M, node, s):
+def _arm_receiver(state: State, node: Host, stream: Receiver) -> None:
     """Put a receiver's timer on the heap if no earlier entry of it is there."""
-    timer = M[s + R_TIMER]
-    if timer and (M[s + R_ARMED] == 0 or timer < M[s + R_ARMED]):
-        M[s + R_ARMED] = timer
-        push(M, node, timer, M[sender_of(M, s) + S_ORDER] | (s << 2) | WHAT_TIMER)
+    timer = stream.timer
+    if timer and (stream.armed == 0 or timer < stream.armed):
+        stream.armed = timer
+        push(node, timer, sender_of(stream).order | (stream.base << 2) | WHAT_TIMER)
 
 
 @njit
-def receiver_timer(M, th, node, p, s, time, key):
+def receiver_timer(state: State, thread: Thread, node: Host, port: Port, stream: Receiver, time: int, key: int) -> None:
     """Handle the entry of a receiver in the host's heap."""
-    if not watches(M, sender_of(M, s), s + R_ARMED, time, key):
+    if not watches(sender_of(stream), stream.armed, time, key):
         return
-    M[s + R_ARMED] = 0
-    wanted = M[s + R_TIMER]
+    stream.armed = 0
+    wanted = stream.timer
     if wanted and wanted <= time:
-        M[s + R_TIMER] = 0
-        reply = on_late(M, s, time)
-        if STREAMS and M[s + R_STREAM]:
-            reply = in_stream(M, s, reply)
+        stream.timer = 0
+        reply = on_late(stream, time)
+        if STREAMS and stream.stream:
+            reply = in_stream(state, stream, reply)
         if reply:
-            _answer_last(M, th, node, p, s, reply, time)
-    _arm_receiver(M, node, s)
+            _answer_last(state, thread, node, port, stream, reply, time)
+    _arm_receiver(state, node, stream)

@@ -5,11 +5,15 @@ writes a module of the same shape that dispatches over the transports of the sce
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import H_PARAMS, PARAM_WORDS, R_KIND, S_KIND, SET_SHIFT
-from gradwire.protocols.load_balancers.base import heard, pick
-from gradwire.protocols.load_balancers.ecmp import choose
-from gradwire.protocols.queues.threshold import admit
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import SET_SHIFT
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Port, QueueClass, Switch
+from gradwire.protocols.load_balancers import base, ecmp
+from gradwire.protocols.queues import threshold
 from gradwire.protocols.transports.common import delayed_acks, window
+from gradwire.protocols.transports.common.window import WindowFlow, WindowParameters, WindowReceiver
 from gradwire.protocols.transports.tcp import dctcp
 
 SHARED = False  # the ports of a switch share its buffer
@@ -22,93 +26,126 @@ FAULTS = False  # hosts may stop, routes may be missing
 DELAYS = False  # waiting times are counted
 STREAMS = False  # connections may carry several messages
 ACK_DELAY = False  # receivers may delay their answers
-RIDES = False  # data packets carry their sender's S_RIDER
+RIDES = False  # data packets carry their sender's piggyback
 INT = False  # in-band telemetry: switches write the state of their ports into packets
 PULLS = False  # receivers pace their senders
 AGGREGATION = False  # switches sum packets of many hosts for one, and copy one for many
 PAIRS = False  # messages between two hosts share a pace
 HOST_QUEUES = False  # packets of some flows wait at the NIC
 SEES_QUEUES = False  # the balancer reads the queues of the ports it chooses from
-HOST_PATHS = False  # hosts choose the entropy of every packet
+HOST_PATHS = False  # hosts select the entropy of every packet
 SOURCE_ROUTES = False  # switches consume the entropy digit by digit
 
 
 @njit
-def _parameters(M, word):
-    """Return the parameter set that a record's word names."""
-    return M[H_PARAMS] + (M[word] >> SET_SHIFT) * PARAM_WORDS
+def _parameters(state: State, kind: int) -> WindowParameters:
+    """Return the parameter set that the kind of a record names."""
+    return WindowParameters(state, state.parameter_sets + (kind >> SET_SHIFT) * Parameters.WORDS)
 
 
 @njit
-def start(M, f, now):
-    """Let the message of sender `f` enter the host."""
-    dctcp.start(M, _parameters(M, f + S_KIND), f, now)
+def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
+    """Return the index of the next hop of a packet at a switch; `next_hops`: bases of the ports."""
+    return ecmp.select(switch, next_hops, hop_count, header, body, draws, now)
 
 
 @njit
-def pull(M, f, now):
-    """Return the next packet that sender `f` puts on the wire at `now`: its sequence number, BLOCKED, or a probe."""
-    return dctcp.pull(M, _parameters(M, f + S_KIND), f, now)
+def pick_path(flow: Sender, draws: int) -> int:
+    """Return the path entropy of the next data packet of a sender, which has sent `draws` packets."""
+    return base.pick_path(flow, draws)
 
 
 @njit
-def on_control(M, f, kind, sequence, argument, echo, now):
-    """Handle a control packet that reaches sender `f`."""
-    dctcp.on_control(M, _parameters(M, f + S_KIND), f, kind, sequence, argument, echo, now)
+def on_feedback(flow: Sender, kind: int, entropy: int, echo: int, now: int) -> None:
+    """Handle the path entropy that an answer to a sender returns."""
+    base.on_feedback(flow, kind, entropy, echo, now)
 
 
 @njit
-def on_timer(M, f, now):
-    """Handle the expiry of the time in S_TIMER of sender `f`."""
-    dctcp.on_timer(M, _parameters(M, f + S_KIND), f, now)
+def admit(port: Port, waiting: QueueClass, header: int) -> int:
+    """Return the verdict of the queue policy on a packet for one class of a port."""
+    return threshold.admit(port, waiting, header)
 
 
 @njit
-def at_nic(M, f, nbytes):
-    """Count bytes of sender `f` that wait at the NIC, fewer if negative. Returns 0 if its packets take turns."""
+def start(flow: Sender, now: int) -> None:
+    """Let the message of a sender enter the host."""
+    dctcp.start(_parameters(flow.state, flow.kind), WindowFlow(flow, flow.base), now)
+
+
+@njit
+def pull(flow: Sender, now: int) -> int:
+    """Return the next packet that a sender puts on the wire at `now`: its sequence number, BLOCKED, or a probe."""
+    return dctcp.pull(_parameters(flow.state, flow.kind), WindowFlow(flow, flow.base), now)
+
+
+@njit
+def on_control(flow: Sender, kind: int, sequence: int, argument: int, echo: int, now: int) -> None:
+    """Handle a control packet that reaches a sender."""
+    parameters = _parameters(flow.state, flow.kind)
+    dctcp.on_control(parameters, WindowFlow(flow, flow.base), kind, sequence, argument, echo, now)
+
+
+@njit
+def on_timer(flow: Sender, now: int) -> None:
+    """Handle the expiry of a sender's timer."""
+    dctcp.on_timer(_parameters(flow.state, flow.kind), WindowFlow(flow, flow.base), now)
+
+
+@njit
+def at_nic(flow: Sender, nbytes: int) -> int:
+    """Count bytes of a sender that wait at the NIC, fewer if negative. Returns 0 if its packets take turns."""
     return 0
 
 
 @njit
-def on_data(M, r, sequence, size, ce, now):
-    """Handle a data packet with `size` bytes of payload at receiver `r`. Returns its answer, 0 for none."""
-    return delayed_acks.on_data_alike(M, _parameters(M, r + R_KIND), r, sequence, size, ce, now)
+def on_data(receiver: Receiver, sequence: int, size: int, ce: int, now: int) -> int:
+    """Handle a data packet with `size` bytes of payload at a receiver. Returns its answer, 0 for none."""
+    parameters = _parameters(receiver.state, receiver.kind)
+    window_receiver = WindowReceiver(receiver, receiver.base)
+    return delayed_acks.on_data_alike(parameters, window_receiver, sequence, size, ce, now)
 
 
 @njit
-def on_probe(M, r, argument, now):
-    """Handle a probe at receiver `r`. Returns its answer, 0 for none."""
-    return dctcp.on_probe(M, _parameters(M, r + R_KIND), r, argument, now)
+def on_probe(receiver: Receiver, argument: int, now: int) -> int:
+    """Handle a probe at a receiver. Returns its answer, 0 for none."""
+    return dctcp.on_probe(
+        _parameters(receiver.state, receiver.kind), WindowReceiver(receiver, receiver.base), argument, now
+    )
 
 
 @njit
-def on_trimmed(M, r, sequence, now):
-    """Handle the header of a trimmed data packet at receiver `r`. Returns its answer, 0 for none."""
+def on_trimmed(receiver: Receiver, sequence: int, now: int) -> int:
+    """Handle the header of a trimmed data packet at a receiver. Returns its answer, 0 for none."""
     return 0
 
 
 @njit
-def on_late(M, r, now):
-    """Handle the expiry of the time in R_TIMER of receiver `r`. Returns its answer to the last packet, 0 for none."""
-    return delayed_acks.on_late(M, _parameters(M, r + R_KIND), r, now)
+def on_late(receiver: Receiver, now: int) -> int:
+    """Handle the expiry of a receiver's timer. Returns its answer to the last packet, 0 for none."""
+    return delayed_acks.on_late(
+        _parameters(receiver.state, receiver.kind), WindowReceiver(receiver, receiver.base), now
+    )
 
 
 @njit
-def resume(M, f, now):
-    """Resume stream `f`, which has more to send after all of it was acknowledged."""
-    window.resume(M, _parameters(M, f + S_KIND), f, now)
+def resume(flow: Sender, now: int) -> None:
+    """Resume a stream, which has more to send after all of it was acknowledged."""
+    window.resume(_parameters(flow.state, flow.kind), WindowFlow(flow, flow.base), now)
 
 
 @njit
-def forget(M, f, packets):
-    """Drop the first `packets` packets of stream `f` from the sender's numbering."""
-    dctcp.forget(M, _parameters(M, f + S_KIND), f, packets)
+def forget(flow: Sender, packets: int) -> None:
+    """Drop the first `packets` packets of a stream from the sender's numbering."""
+    dctcp.forget(_parameters(flow.state, flow.kind), WindowFlow(flow, flow.base), packets)
 
 
 @njit
-def forget_received(M, r, packets):
-    """Drop the first `packets` packets of a stream from the numbering of its receiver `r`."""
-    delayed_acks.forget_received(M, _parameters(M, r + R_KIND), r, packets)
+def forget_received(receiver: Receiver, packets: int) -> None:
+    """Drop the first `packets` packets of a stream from the numbering of its receiver."""
+    delayed_acks.forget_received(
+        _parameters(receiver.state, receiver.kind), WindowReceiver(receiver, receiver.base), packets
+    )
 
 
 __all__ = [
@@ -132,18 +169,18 @@ __all__ = [
     "TRIMMING",
     "admit",
     "at_nic",
-    "choose",
     "forget",
     "forget_received",
-    "heard",
     "on_control",
     "on_data",
+    "on_feedback",
     "on_late",
     "on_probe",
     "on_timer",
     "on_trimmed",
-    "pick",
+    "pick_path",
     "pull",
     "resume",
+    "select",
     "start",
 ]

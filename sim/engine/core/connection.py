@@ -11,43 +11,10 @@ its packets left, at least a window ago, and does not change: the words on the w
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    H_RECEIVERS,
-    H_SENDERS,
-    MASK_SEQUENCE,
-    R_BACK,
-    R_BEHIND,
-    R_CUMULATIVE,
-    R_DONE,
-    R_FIRST,
-    R_FRONT,
-    R_GOT,
-    R_KNOWN,
-    R_PACKETS,
-    R_STREAM,
-    R_WORDS,
-    RECEIVER_WORDS,
-    S_AT,
-    S_BACK,
-    S_BEGUN,
-    S_BEHIND,
-    S_DONE,
-    S_FIRST,
-    S_FRESH,
-    S_FRONT,
-    S_LAST_SENT,
-    S_NXT,
-    S_ORDER,
-    S_PACKETS,
-    S_RETRANSMITTED,
-    S_STREAM,
-    S_TIMEOUTS,
-    S_TOTAL,
-    S_UNA,
-    S_WORDS,
-    SENDER_WORDS,
-    STREAM_SPAN,
-)
+from gradwire.jit.records.constants import MASK_SEQUENCE, STREAM_SPAN
+from gradwire.jit.records.flows import Receiver, Sender, number_of_receiver, number_of_sender, sender_at
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Host
 
 from .bindings import forget, forget_received, on_control, on_data, resume, start
 from .event_log import log_delivery, log_end
@@ -57,159 +24,161 @@ HALF = (MASK_SEQUENCE + 1) >> 1
 
 
 @njit
-def _open_window(M, s):
+def _open_window(state: State, stream: Sender) -> None:
     """Limit what the transport may send to what has been handed over, and not too far ahead."""
-    first = M[s + S_FIRST]
-    M[s + S_PACKETS] = min(M[s + S_TOTAL] - first, M[s + S_UNA] + STREAM_SPAN)
+    first = stream.first_packet
+    stream.packets = min(stream.next_number - first, stream.una + STREAM_SPAN)
 
 
 @njit
-def join_stream(M, f, now):
+def join_stream(state: State, flow: Sender, now: int) -> Sender:
     """Add a message that enters the host to its stream. Returns the sender's record of the stream."""
-    s = M[f + S_STREAM]
-    first = M[s + S_TOTAL]
-    last = first + M[f + S_PACKETS]
-    if M[s + S_BEGUN] == 0:
-        M[s + S_BEGUN] = 1
-        M[s + S_ORDER] = M[f + S_ORDER]
-        start(M, s, now)
-    elif first - M[s + S_FIRST] == M[s + S_UNA]:
-        resume(M, s, now)
-    if last - M[s + S_FIRST] > M[s + S_WORDS] << 5:
-        packets = max(M[s + S_UNA] - 1, 0) & ~31
-        forget(M, s, packets)
-        M[s + S_FIRST] += packets
-    M[f + S_FIRST] = first
-    M[s + S_TOTAL] = last
-    if M[s + S_FRONT]:
-        M[M[s + S_BACK] + S_BEHIND] = f
+    stream = flow.stream
+    first = stream.next_number
+    last = first + flow.packets
+    if stream.has_begun == 0:
+        stream.has_begun = 1
+        stream.order = flow.order
+        start(stream, now)
+    elif first - stream.first_packet == stream.una:
+        resume(stream, now)
+    if last - stream.first_packet > stream.bitmap_words << 5:
+        packets = max(stream.una - 1, 0) & ~31
+        forget(stream, packets)
+        stream.first_packet += packets
+    flow.first_packet = first
+    stream.next_number = last
+    if stream.front_message:
+        stream.last_message.next_message = flow
     else:
-        M[s + S_FRONT] = f
-    M[s + S_BACK] = f
-    if M[s + S_AT] == 0:
-        M[s + S_AT] = f
-    _open_window(M, s)
-    return s
+        stream.front_message = flow
+    stream.last_message = flow
+    if not stream.new_data_message:
+        stream.new_data_message = flow
+    _open_window(state, stream)
+    return stream
 
 
 @njit
-def message_of(M, s, sequence, now):
+def message_of(state: State, stream: Sender, sequence: int, now: int) -> Sender:
     """Return the message of packet `sequence` of the stream, in its transport's numbering; the packet leaves now."""
-    M[s + S_LAST_SENT] = now
-    place = M[s + S_FIRST] + sequence
-    f = M[s + S_AT]
-    if place < M[f + S_FIRST]:
-        f = M[s + S_RETRANSMITTED]
-        if f == 0 or place < M[f + S_FIRST]:
-            f = M[s + S_FRONT]
-        while place >= M[f + S_FIRST] + M[f + S_PACKETS]:
-            f = M[f + S_BEHIND]
-        M[s + S_RETRANSMITTED] = f
-        return f
-    while place >= M[f + S_FIRST] + M[f + S_PACKETS]:
-        f = M[f + S_BEHIND]
-    M[s + S_AT] = f
-    if place - M[f + S_FIRST] == M[f + S_FRESH]:
-        M[f + S_FRESH] += 1
-    return f
+    stream.last_sent_at = now
+    place = stream.first_packet + sequence
+    flow = stream.new_data_message
+    if place < flow.first_packet:
+        flow = stream.retransmitted_message
+        if not flow or place < flow.first_packet:
+            flow = stream.front_message
+        while place >= flow.first_packet + flow.packets:
+            flow = flow.next_message
+        stream.retransmitted_message = flow
+        return flow
+    while place >= flow.first_packet + flow.packets:
+        flow = flow.next_message
+    stream.new_data_message = flow
+    if place - flow.first_packet == flow.first_sends:
+        flow.first_sends += 1
+    return flow
 
 
 @njit
-def hear_in_stream(M, th, f, kind, sequence, argument, echo, now):
+def hear_in_stream(
+    state: State, thread: Thread, flow: Sender, kind: int, sequence: int, argument: int, echo: int, now: int
+) -> Sender:
     """Handle an acknowledgement of packet `sequence` of message `f` at the sender of its stream, which is returned."""
-    s = M[f + S_STREAM]
-    una = M[s + S_UNA]
-    ahead = (argument - M[s + S_FIRST] - una) & MASK_SEQUENCE
+    stream = flow.stream
+    una = stream.una
+    ahead = (argument - stream.first_packet - una) & MASK_SEQUENCE
     if ahead >= HALF:
         ahead -= MASK_SEQUENCE + 1
-    on_control(M, s, kind, M[f + S_FIRST] - M[s + S_FIRST] + sequence, una + ahead, echo, now)
-    if M[s + S_UNA] == una:
-        return s
-    place = M[s + S_FIRST] + M[s + S_UNA]
-    front = M[s + S_FRONT]
-    while front and M[front + S_FIRST] + M[front + S_PACKETS] <= place:
-        M[front + S_DONE] = 1
-        behind = M[front + S_BEHIND]
-        if M[s + S_RETRANSMITTED] == front:
-            M[s + S_RETRANSMITTED] = 0
-        if M[s + S_AT] == front:
-            M[s + S_AT] = behind
-        log_end(M, th, (front - M[H_SENDERS]) // SENDER_WORDS, now)
+    on_control(stream, kind, flow.first_packet - stream.first_packet + sequence, una + ahead, echo, now)
+    if stream.una == una:
+        return stream
+    place = stream.first_packet + stream.una
+    front = stream.front_message
+    while front and front.first_packet + front.packets <= place:
+        front.is_done = 1
+        behind = front.next_message
+        if stream.retransmitted_message == front:
+            stream.retransmitted_message = 0
+        if stream.new_data_message == front:
+            stream.new_data_message = behind
+        log_end(state, thread, number_of_sender(state, front), now)
         front = behind
-    M[s + S_FRONT] = front
-    _open_window(M, s)
-    return s
+    stream.front_message = front
+    _open_window(state, stream)
+    return stream
 
 
 @njit
-def time_out_in_stream(M, s):
+def time_out_in_stream(state: State, stream: Sender) -> None:
     """Count a time-out of a stream for its messages that have packets outstanding."""
-    sent = M[s + S_FIRST] + M[s + S_NXT]
-    f = M[s + S_FRONT]
-    while f and M[f + S_FIRST] < sent:
-        M[f + S_TIMEOUTS] += 1
-        f = M[f + S_BEHIND]
+    sent = stream.first_packet + stream.nxt
+    flow = stream.front_message
+    while flow and flow.first_packet < sent:
+        flow.timeouts += 1
+        flow = flow.next_message
 
 
 @njit
-def _come_to_know(M, r, s):
+def _come_to_know(state: State, receiver: Receiver, stream: Receiver) -> None:
     """Insert a message whose first packet has arrived among those that have begun."""
-    M[r + R_KNOWN] = 1
-    flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
-    first = M[M[H_SENDERS] + flow * SENDER_WORDS + S_FIRST]
-    M[r + R_FIRST] = first
-    if first + M[r + R_PACKETS] - M[s + R_FIRST] > M[s + R_WORDS] << 5:
-        packets = max(M[s + R_CUMULATIVE] - 1, 0) & ~31
-        forget_received(M, s, packets)
-        M[s + R_FIRST] += packets
-    front = M[s + R_FRONT]
-    if front == 0:
-        M[s + R_FRONT] = r
-        M[s + R_BACK] = r
-    elif M[M[s + R_BACK] + R_FIRST] < first:
-        M[M[s + R_BACK] + R_BEHIND] = r
-        M[s + R_BACK] = r
-    elif first < M[front + R_FIRST]:
-        M[r + R_BEHIND] = front
-        M[s + R_FRONT] = r
+    receiver.has_arrived = 1
+    flow_number = number_of_receiver(state, receiver)
+    first = sender_at(state, flow_number).first_packet
+    receiver.first_packet = first
+    if first + receiver.packets - stream.first_packet > stream.bitmap_words << 5:
+        packets = max(stream.cumulative - 1, 0) & ~31
+        forget_received(stream, packets)
+        stream.first_packet += packets
+    front = stream.front_message
+    if not front:
+        stream.front_message = receiver
+        stream.last_message = receiver
+    elif stream.last_message.first_packet < first:
+        stream.last_message.next_message = receiver
+        stream.last_message = receiver
+    elif first < front.first_packet:
+        receiver.next_message = front
+        stream.front_message = receiver
     else:
-        while M[M[front + R_BEHIND] + R_FIRST] < first:
-            front = M[front + R_BEHIND]
-        M[r + R_BEHIND] = M[front + R_BEHIND]
-        M[front + R_BEHIND] = r
+        while front.next_message.first_packet < first:
+            front = front.next_message
+        receiver.next_message = front.next_message
+        front.next_message = receiver
 
 
 @njit
-def in_stream(M, s, answer):
+def in_stream(state: State, stream: Receiver, answer: int) -> int:
     """Return an answer of a stream's receiver for the wire: its cumulative point counts all packets of the stream."""
     if answer == 0:
         return 0
-    cumulative = ((answer >> ARGUMENT) + M[s + R_FIRST]) & MASK_SEQUENCE
+    cumulative = ((answer >> ARGUMENT) + stream.first_packet) & MASK_SEQUENCE
     return (answer & ((1 << ARGUMENT) - 1)) | (cumulative << ARGUMENT)
 
 
 @njit
-def take_in_stream(M, r, sequence, size, ce, now):
+def take_in_stream(state: State, receiver: Receiver, sequence: int, size: int, ce: int, now: int) -> int:
     """Handle a packet of message `r` at the receiver of its stream. Returns the answer."""
-    s = M[r + R_STREAM]
-    if M[r + R_KNOWN] == 0:
-        _come_to_know(M, r, s)
-    had = M[s + R_GOT]
+    stream = receiver.stream
+    if receiver.has_arrived == 0:
+        _come_to_know(state, receiver, stream)
+    had = stream.received_bytes
     place = max(
-        M[r + R_FIRST] - M[s + R_FIRST] + sequence, 0
+        receiver.first_packet - stream.first_packet + sequence, 0
     )  # packets before the numbering have arrived, and so has 0 then
-    answer = on_data(M, s, place, size, ce, now)
-    M[r + R_GOT] += M[s + R_GOT] - had
-    return in_stream(M, s, answer)
+    answer = on_data(stream, place, size, ce, now)
+    receiver.received_bytes += stream.received_bytes - had
+    return in_stream(state, stream, answer)
 
 
 @njit
-def deliver_from_stream(M, th, node, s, now):
+def deliver_from_stream(state: State, thread: Thread, node: Host, stream: Receiver, now: int) -> None:
     """Deliver, in order, the messages up to which everything has arrived."""
-    place = M[s + R_FIRST] + M[s + R_CUMULATIVE]
-    front = M[s + R_FRONT]
-    while front and M[front + R_FIRST] + M[front + R_PACKETS] <= place:
-        M[front + R_DONE] = 1
-        log_delivery(M, th, front, (front - M[H_RECEIVERS]) // RECEIVER_WORDS, now)
-        front = M[front + R_BEHIND]
-    M[s + R_FRONT] = front
+    place = stream.first_packet + stream.cumulative
+    front = stream.front_message
+    while front and front.first_packet + front.packets <= place:
+        front.is_done = 1
+        log_delivery(state, thread, front, number_of_receiver(state, front), now)
+        front = front.next_message
+    stream.front_message = front

@@ -1,45 +1,34 @@
 """Log of events for Python: delivered messages, and senders that are done."""
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    DELIVERED,
-    DONE_WORDS,
-    FINISHED,
-    H_RECEIVERS,
-    R_GOT,
-    R_TELL,
-    RECEIVER_WORDS,
-    T_DELIVERED,
-    T_DONE,
-    T_DONE_BASE,
-    TELL_DELIVERED,
-    TELL_FINISHED,
-)
+from gradwire.jit.records.constants import DELIVERED, FINISHED, TELL_DELIVERED, TELL_FINISHED
+from gradwire.jit.records.flows import Receiver, receiver_at
+from gradwire.jit.records.header import DeliveryEntry, State, Thread
 
 
 @njit
-def _log_done(M, th, time, f, what, got):
-    n = M[th + T_DONE]
-    at = M[th + T_DONE_BASE] + n * DONE_WORDS
-    M[at] = time
-    M[at + 1] = f
-    M[at + 2] = what
-    M[at + 3] = got
-    M[th + T_DONE] = n + 1
+def _log_done(state: State, thread: Thread, time: int, flow_number: int, what: int, received: int) -> None:
+    """Log an event of a message."""
+    entry = DeliveryEntry(state, thread.deliveries + thread.delivery_count * DeliveryEntry.WORDS)
+    entry.time = time
+    entry.flow = flow_number
+    entry.what = what
+    entry.received = received
+    thread.delivery_count += 1
 
 
 @njit
-def log_delivery(M, th, r, flow, now):
+def log_delivery(state: State, thread: Thread, receiver: Receiver, flow_number: int, now: int) -> None:
     """Log the delivery of a message."""
-    _log_done(M, th, now, flow, DELIVERED, M[r + R_GOT])
-    if M[r + R_TELL] & TELL_DELIVERED and now < M[th + T_DELIVERED]:
-        M[th + T_DELIVERED] = now
+    _log_done(state, thread, now, flow_number, DELIVERED, receiver.received_bytes)
+    if receiver.notify & TELL_DELIVERED and now < thread.earliest_delivery:
+        thread.earliest_delivery = now
 
 
 @njit
-def log_end(M, th, flow, now):
+def log_end(state: State, thread: Thread, flow_number: int, now: int) -> None:
     """Log that the sender of a message has nothing more to send."""
-    _log_done(M, th, now, flow, FINISHED, 0)
-    tell = M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_TELL]
-    if tell & TELL_FINISHED and now < M[th + T_DELIVERED]:
-        M[th + T_DELIVERED] = now
+    _log_done(state, thread, now, flow_number, FINISHED, 0)
+    tell = receiver_at(state, flow_number).notify
+    if tell & TELL_FINISHED and now < thread.earliest_delivery:
+        thread.earliest_delivery = now

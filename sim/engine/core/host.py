@@ -6,67 +6,28 @@ NIC (`nic`) starts at once.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import (
     A_CE,
     A_ECHO,
-    A_ENTROPY,
-    A_KIND,
     A_TRIMMED,
-    B_ARGUMENT,
-    B_SEQUENCE,
     DATA,
-    FAN_OUT,
     FOREVER,
-    H_FAR,
-    H_RECEIVERS,
-    H_SENDERS,
-    MASK_FLOW,
     MASK_KEY_SENDER,
-    MASK_SEQUENCE,
-    N_HEAP,
-    N_HEAP_COUNT,
-    N_HELD,
-    N_HELD_HEAD,
-    N_HELD_TAIL,
-    N_PORT,
-    N_STILL,
-    P_BUSY,
-    P_MORE,
     PAUSE,
     PROBE,
-    R_ARRIVED,
-    R_BITS,
-    R_BYTES,
-    R_DONE,
-    R_FAN,
-    R_MARKED,
-    R_PACKETS,
-    R_PAYLOAD,
-    R_RIDER,
-    R_STREAM,
-    R_TRIMMED,
-    RECEIVER_WORDS,
-    S_ARMED,
-    S_BITS,
-    S_DONE,
-    S_HEARD,
-    S_LISTED,
-    S_STREAM,
-    S_TIMEOUTS,
-    S_TIMER,
-    SENDER_WORDS,
-    T_ADDRESS,
     WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
-    X_DEAF,
-    X_PAUSED,
-    X_PAUSES,
 )
+from gradwire.jit.records.flows import Receiver, Sender, number_of_sender, receiver_at, sender_at
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Host, Port
+from gradwire.jit.records.packets import argument_of, entropy_of, flow_of, has_flag, kind_of, sequence_of
 from gradwire.sim.engine.memory.atomics import prefetch
-from gradwire.sim.engine.memory.timer_heap import pop, watches
+from gradwire.sim.engine.memory.timer_heap import first_timer, next_timer, pop, watches
 
-from .aggregation import fan_of, hear_for_all, starts_for_all, take_for_all
+from .aggregation import group_of, hear_for_all, starts_for_all, take_for_all
 from .answer import answer, answer_or_wait, receiver_timer, send_pull
 from .bindings import (
     ACK_DELAY,
@@ -78,9 +39,9 @@ from .bindings import (
     RIDES,
     STREAMS,
     TRIMMING,
-    heard,
     on_control,
     on_data,
+    on_feedback,
     on_probe,
     on_timer,
     on_trimmed,
@@ -88,256 +49,253 @@ from .bindings import (
 )
 from .connection import deliver_from_stream, hear_in_stream, join_stream, take_in_stream, time_out_in_stream
 from .event_log import log_delivery, log_end
-from .merge import INDEX_MASK, TIME_SHIFT, merge
+from .merge import TIME_SHIFT, arrival_of, merge
 from .nic import PACED, UNLISTED, arm, kick, make_ready, ready, serve_nic
 from .queue import give_entry, take_entry
 
 
 @njit
-def _arrival(M, th, node, p, A, B, now):
+def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, body: int, now: int) -> None:
     """Handle an arriving packet: data and probes go to the receiver of the flow, all else to its sender."""
-    flow = B & MASK_FLOW
-    kind = (A >> A_KIND) & 7
+    flow_number = flow_of(body)
+    kind = kind_of(header)
     if PFC and kind == PAUSE:
-        classes = (B >> B_ARGUMENT) & MASK_SEQUENCE
-        more = M[p + P_MORE]
-        if FAULTS and M[more + X_DEAF]:
+        classes = argument_of(body)
+        extra = port.extra
+        if FAULTS and extra.ignores_pauses:
             return
-        if classes & ~M[more + X_PAUSED]:
-            M[more + X_PAUSES] += 1
-        M[more + X_PAUSED] = classes
+        if classes & ~extra.paused:
+            extra.pauses += 1
+        extra.paused = classes
         return
-    sequence = (B >> B_SEQUENCE) & MASK_SEQUENCE
-    argument = (B >> B_ARGUMENT) & MASK_SEQUENCE
+    sequence = sequence_of(body)
+    argument = argument_of(body)
     if kind == DATA or kind == PROBE:
-        r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-        M[r + R_ARRIVED] += 1
-        if AGGREGATION and M[r + R_FAN] and M[M[r + R_FAN] + FAN_OUT] == 0:
-            take_for_all(M, th, node, p, M[r + R_FAN], flow, A, B, now)
+        receiver = receiver_at(state, flow_number)
+        receiver.arrived += 1
+        if AGGREGATION and receiver.aggregation and group_of(state, flow_number).is_outward == 0:
+            take_for_all(state, thread, node, port, group_of(state, flow_number), flow_number, header, body, now)
             return
-        done = M[r + R_DONE]
-        if kind == DATA and TRIMMING and (A >> A_TRIMMED) & 1:
-            M[r + R_TRIMMED] += 1
-            reply = on_trimmed(M, r, sequence, now)
+        done = receiver.is_done
+        if kind == DATA and TRIMMING and has_flag(header, A_TRIMMED):
+            receiver.trimmed += 1
+            reply = on_trimmed(receiver, sequence, now)
         elif kind == DATA:
-            size = M[r + R_PAYLOAD]
-            last = M[r + R_PACKETS] - 1
+            size = receiver.payload
+            last = receiver.packets - 1
             if sequence == last:
-                size = M[r + R_BYTES] - last * size
-            ce = (A >> A_CE) & 1
-            M[r + R_MARKED] += ce
+                size = receiver.nbytes - last * size
+            ce = has_flag(header, A_CE)
+            receiver.marked += ce
             if ACK_DELAY and RIDES:
-                M[r + R_RIDER] = argument
-            if STREAMS and M[r + R_STREAM]:
-                reply = take_in_stream(M, r, sequence, size, ce, now)
+                receiver.last_piggyback = argument
+            if STREAMS and receiver.stream:
+                reply = take_in_stream(state, receiver, sequence, size, ce, now)
                 if ACK_DELAY:
-                    answer_or_wait(M, th, node, p, r, M[r + R_STREAM], reply, A, B, now)
+                    answer_or_wait(state, thread, node, port, receiver, receiver.stream, reply, header, body, now)
                 else:
-                    answer(M, th, node, p, r, reply, A, B, now)
-                deliver_from_stream(M, th, node, M[r + R_STREAM], now)
+                    answer(state, thread, node, port, receiver, reply, header, body, now)
+                deliver_from_stream(state, thread, node, receiver.stream, now)
                 return
-            reply = on_data(M, r, sequence, size, ce, now)
+            reply = on_data(receiver, sequence, size, ce, now)
             if ACK_DELAY:
-                answer_or_wait(M, th, node, p, r, r, reply, A, B, now)
+                answer_or_wait(state, thread, node, port, receiver, receiver, reply, header, body, now)
                 reply = 0
         else:
-            reply = on_probe(M, r, argument, now)
+            reply = on_probe(receiver, argument, now)
         if reply:
-            answer(M, th, node, p, r, reply, A, B, now)
-        if done == 0 and M[r + R_DONE]:
-            log_delivery(M, th, r, flow, now)
+            answer(state, thread, node, port, receiver, reply, header, body, now)
+        if done == 0 and receiver.is_done:
+            log_delivery(state, thread, receiver, flow_number, now)
         return
-    f = M[H_SENDERS] + flow * SENDER_WORDS
-    M[f + S_HEARD] += 1
-    if AGGREGATION and fan_of(M, flow) and M[fan_of(M, flow) + FAN_OUT]:
-        f = hear_for_all(M, th, fan_of(M, flow), flow, A, B, now)
-        if f:
-            arm(M, node, f)
-            make_ready(M, th, node, p, f, now)
+    flow = sender_at(state, flow_number)
+    flow.control_received += 1
+    if AGGREGATION and group_of(state, flow_number) and group_of(state, flow_number).is_outward:
+        flow = hear_for_all(state, thread, group_of(state, flow_number), flow_number, header, body, now)
+        if flow:
+            arm(state, node, flow)
+            make_ready(state, thread, node, port, flow, now)
         return
-    if STREAMS and M[f + S_STREAM]:
+    if STREAMS and flow.stream:
         if HOST_PATHS:
-            heard(M, M[f + S_STREAM], kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
-        f = hear_in_stream(M, th, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
-        arm(M, node, f)
-        make_ready(M, th, node, p, f, now)
+            on_feedback(flow.stream, kind, entropy_of(header), has_flag(header, A_ECHO), now)
+        flow = hear_in_stream(state, thread, flow, kind, sequence, argument, has_flag(header, A_ECHO), now)
+        arm(state, node, flow)
+        make_ready(state, thread, node, port, flow, now)
         return
-    if M[f + S_DONE]:
+    if flow.is_done:
         return
     if HOST_PATHS:
-        heard(M, f, kind, (A >> A_ENTROPY) & 0xFFFF, (A >> A_ECHO) & 1, now)
-    on_control(M, f, kind, sequence, argument, (A >> A_ECHO) & 1, now)
-    if M[f + S_DONE]:
-        log_end(M, th, flow, now)
+        on_feedback(flow, kind, entropy_of(header), has_flag(header, A_ECHO), now)
+    on_control(flow, kind, sequence, argument, has_flag(header, A_ECHO), now)
+    if flow.is_done:
+        log_end(state, thread, flow_number, now)
     else:
-        arm(M, node, f)
-        make_ready(M, th, node, p, f, now)
+        arm(state, node, flow)
+        make_ready(state, thread, node, port, flow, now)
 
 
 @njit
-def _timer(M, th, node, p, time, key):
+def _timer(state: State, thread: Thread, node: Host, port: Port, time: int, key: int) -> None:
     """Handle one entry of the host's heap."""
-    f = (key & MASK_KEY_SENDER) >> 2
+    base = (key & MASK_KEY_SENDER) >> 2
+    flow = Sender(state, base)
     what = key & 3
     if PULLS and what == WHAT_PULL:
-        send_pull(M, th, node, p, time)
+        send_pull(state, thread, node, port, time)
         return
-    if ACK_DELAY and what == WHAT_TIMER and f >= M[H_RECEIVERS]:
-        receiver_timer(M, th, node, p, f, time, key)
+    if ACK_DELAY and what == WHAT_TIMER and base >= state.receivers:
+        receiver_timer(state, thread, node, port, Receiver(state, base), time, key)
         return
     if what == WHAT_TIMER:
-        if not watches(M, f, f + S_ARMED, time, key):
+        if not watches(flow, flow.armed, time, key):
             return
-        M[f + S_ARMED] = 0
-        wanted = M[f + S_TIMER]
-        if M[f + S_DONE] or wanted == 0:
+        flow.armed = 0
+        wanted = flow.timer
+        if flow.is_done or wanted == 0:
             return
         if wanted <= time:
-            M[f + S_TIMER] = 0
-            met = M[f + S_TIMEOUTS]
-            on_timer(M, f, time)
-            if STREAMS and M[f + S_STREAM] and M[f + S_TIMEOUTS] > met:
-                time_out_in_stream(M, f)
-            make_ready(M, th, node, p, f, time)
-        arm(M, node, f)
+            flow.timer = 0
+            met = flow.timeouts
+            on_timer(flow, time)
+            if STREAMS and flow.stream and flow.timeouts > met:
+                time_out_in_stream(state, flow)
+            make_ready(state, thread, node, port, flow, time)
+        arm(state, node, flow)
         return
     if what == WHAT_START:
         if AGGREGATION:
-            fan = fan_of(M, (f - M[H_SENDERS]) // SENDER_WORDS)
-            if fan and M[fan + FAN_OUT]:
-                f = starts_for_all(M, fan)
-                if f == 0:
+            aggregation = group_of(state, number_of_sender(state, flow))
+            if aggregation and aggregation.is_outward:
+                flow = starts_for_all(state, aggregation)
+                if not flow:
                     return
-        if STREAMS and M[f + S_STREAM]:
-            f = join_stream(M, f, time)
+        if STREAMS and flow.stream:
+            flow = join_stream(state, flow, time)
         else:
-            start(M, f, time)
-        arm(M, node, f)
-    elif M[f + S_LISTED] == PACED:
-        M[f + S_LISTED] = UNLISTED
+            start(flow, time)
+        arm(state, node, flow)
+    elif flow.is_listed == PACED:
+        flow.is_listed = UNLISTED
     else:
         return
-    if M[f + S_DONE] == 0:
-        make_ready(M, th, node, p, f, time)
+    if flow.is_done == 0:
+        make_ready(state, thread, node, port, flow, time)
 
 
 @njit
-def _hold_all(M, th, node, keys, n):
+def _hold_all(state: State, thread: Thread, node: Host, keys: Words, n: int) -> None:
     """Hold the arrivals of a stopped host."""
+    addresses = thread.addresses
     for i in range(n):
-        at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
-        entry = take_entry(M, th)
-        M[entry] = 0
-        M[entry + 1] = M[at + 1]
-        M[entry + 2] = M[at + 2]
-        if M[node + N_HELD]:
-            M[M[node + N_HELD_TAIL]] = entry
+        arrival = arrival_of(state, addresses, keys[i])
+        entry = take_entry(state, thread)
+        entry.next = 0
+        entry.header = arrival.header
+        entry.body = arrival.body
+        if node.held:
+            node.held_tail.next = entry
         else:
-            M[node + N_HELD_HEAD] = entry
-        M[node + N_HELD_TAIL] = entry
-        M[node + N_HELD] += 1
+            node.held_head = entry
+        node.held_tail = entry
+        node.held += 1
 
 
 @njit
-def _held_arrival(M, th, node, p, now):
+def _held_arrival(state: State, thread: Thread, node: Host, port: Port, now: int) -> None:
     """Handle the first packet that arrived while the host was stopped."""
-    entry = M[node + N_HELD_HEAD]
-    M[node + N_HELD_HEAD] = M[entry]
-    M[node + N_HELD] -= 1
-    A = M[entry + 1]
-    B = M[entry + 2]
-    give_entry(M, th, entry)
-    _arrival(M, th, node, p, A, B, now)
+    entry = node.held_head
+    node.held_head = entry.next
+    node.held -= 1
+    header = entry.header
+    body = entry.body
+    give_entry(state, thread, entry)
+    _arrival(state, thread, node, port, header, body, now)
 
 
 @njit
-def _fetch_records(M, th, keys, n):
+def _fetch_records(state: State, thread: Thread, keys: Words, n: int) -> None:
     """Prefetch the records of the flows that the arrivals belong to."""
+    addresses = thread.addresses
     for i in range(n):
-        at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
-        kind = (M[at + 1] >> A_KIND) & 7
-        flow = M[at + 2] & MASK_FLOW
+        arrival = arrival_of(state, addresses, keys[i])
+        kind = kind_of(arrival.header)
+        flow_number = flow_of(arrival.body)
         if kind == DATA or kind == PROBE:
-            r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-            prefetch(M, r)
-            prefetch(M, r + 8)
-            prefetch(M, r + 16)
+            receiver = receiver_at(state, flow_number)
+            prefetch(receiver, 0)
+            prefetch(receiver, 8)
+            prefetch(receiver, 16)
         else:
-            f = M[H_SENDERS] + flow * SENDER_WORDS
-            prefetch(M, f)
-            prefetch(M, f + 8)
-            prefetch(M, f + 16)
-            prefetch(M, f + 24)
-            prefetch(M, f + 32)
-    if not M[H_FAR]:
+            flow = sender_at(state, flow_number)
+            prefetch(flow, 0)
+            prefetch(flow, 8)
+            prefetch(flow, 16)
+            prefetch(flow, 24)
+            prefetch(flow, 32)
+    if not state.exceeds_caches:
         return
     for i in range(n):
-        at = M[M[th + T_ADDRESS] + (M[keys + i] & INDEX_MASK)]
-        kind = (M[at + 1] >> A_KIND) & 7
-        flow = M[at + 2] & MASK_FLOW
+        arrival = arrival_of(state, addresses, keys[i])
+        kind = kind_of(arrival.header)
+        flow_number = flow_of(arrival.body)
         if kind == DATA:
-            r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-            prefetch(M, M[r + R_BITS] + (((M[at + 2] >> B_SEQUENCE) & MASK_SEQUENCE) >> 5))
+            prefetch(receiver_at(state, flow_number).bitmaps, sequence_of(arrival.body) >> 5)
         elif kind != PROBE:
-            f = M[H_SENDERS] + flow * SENDER_WORDS
-            prefetch(M, M[f + S_BITS])
+            prefetch(sender_at(state, flow_number).bitmaps, 0)
 
 
 @njit
-def host_step(M, th, node, begin, end, shift):
+def host_step(state: State, thread: Thread, node: Host, begin: int, end: int, shift: int) -> int:
     """Advance a host over [begin, end). Returns the time at which it next has to be visited, as far as it knows."""
-    keys, n, later = merge(M, th, node, begin, end, shift)
-    if FAULTS and M[node + N_STILL]:
-        _hold_all(M, th, node, keys, n)
+    addresses = thread.addresses
+    keys, n, later = merge(state, thread, node, begin, end, shift)
+    if FAULTS and node.is_paused:
+        _hold_all(state, thread, node, keys, n)
         return later
-    _fetch_records(M, th, keys, n)
-    addresses = M[th + T_ADDRESS]
-    p = M[node + N_PORT]
-    heap = M[node + N_HEAP]
+    _fetch_records(state, thread, keys, n)
+    port = node.port
     i = 0
     now = FOREVER
     key = 0
     if n:
-        key = M[keys]
+        key = keys[0]
         now = begin + (key >> TIME_SHIFT)
-    if FAULTS and M[node + N_HELD]:
+    if FAULTS and node.held:
         now = begin
     while True:
-        timer = FOREVER
-        if M[node + N_HEAP_COUNT]:
-            timer = M[heap]
+        timer = next_timer(node)
         first = min(now, timer)
         if first >= end:
-            serve_nic(M, th, node, p, end - 1)
-            if M[node + N_HEAP_COUNT] and M[heap] < end:
+            serve_nic(state, thread, node, port, end - 1)
+            if next_timer(node) < end:
                 continue
             break
-        serve_nic(M, th, node, p, first)
-        if (M[heap] if M[node + N_HEAP_COUNT] else FOREVER) != timer:
+        serve_nic(state, thread, node, port, first)
+        if next_timer(node) != timer:
             # a paced flow has been delayed, perhaps to before `first`; the heap may have been swept for it
             continue
         if timer <= now:
-            timer_key = M[heap + 1]
-            pop(M, node)
-            _timer(M, th, node, p, timer, timer_key)
-            kick(M, th, node, p, timer)
+            timer_key = first_timer(node).key
+            pop(node)
+            _timer(state, thread, node, port, timer, timer_key)
+            kick(state, thread, node, port, timer)
             continue
-        if FAULTS and M[node + N_HELD]:
-            _held_arrival(M, th, node, p, now)
-            kick(M, th, node, p, now)
-            if M[node + N_HELD]:
+        if FAULTS and node.held:
+            _held_arrival(state, thread, node, port, now)
+            kick(state, thread, node, port, now)
+            if node.held:
                 continue
         else:
-            at = M[addresses + (key & INDEX_MASK)]
-            _arrival(M, th, node, p, M[at + 1], M[at + 2], now)
-            kick(M, th, node, p, now)
+            arrival = arrival_of(state, addresses, key)
+            _arrival(state, thread, node, port, arrival.header, arrival.body, now)
+            kick(state, thread, node, port, now)
             i += 1
         now = FOREVER
         if i < n:
-            key = M[keys + i]
+            key = keys[i]
             now = begin + (key >> TIME_SHIFT)
-    if M[node + N_HEAP_COUNT] and M[heap] < later:
-        later = M[heap]
-    if ready(M, node, p) and M[p + P_BUSY] < later:
-        later = M[p + P_BUSY]
+    later = min(later, next_timer(node))
+    if ready(state, node, port) and port.busy_until < later:
+        later = port.busy_until
     return later

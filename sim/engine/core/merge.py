@@ -15,43 +15,12 @@ sort alone.
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import TIE_BITS, tie_break
-from gradwire.jit.layout import (
-    FOREVER,
-    H_BACK,
-    H_FAR,
-    H_HEADS,
-    H_INGRESS,
-    H_SENDERS,
-    H_SINCE,
-    H_TIES,
-    HEAD_MASK,
-    HEAD_RING,
-    HEAD_RING_FREE,
-    HEAD_SPILL,
-    HEAD_SPILL_FREE,
-    HEAD_WORDS,
-    MASK_FLOW,
-    N_IN,
-    N_IN_COUNT,
-    P_RING,
-    P_SHAPE,
-    P_SPILL,
-    P_SPILL_MASK,
-    P_SPILL_TAIL,
-    P_TAIL,
-    RING_WORDS,
-    S_SINCE,
-    SENDER_WORDS,
-    SHAPE_RING,
-    SHAPE_SPILLING,
-    T_ADDRESS,
-    T_BACK,
-    T_BUCKETS,
-    T_KEYS,
-    T_SPARE,
-    T_TIE_KEYS,
-    T_WORK,
-)
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import FOREVER, MASK_FLOW, SHAPE_RING, SHAPE_SPILLING
+from gradwire.jit.records.flows import sender_at
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import LinkHead, Node, Port, RingEntry
+from gradwire.jit.records.packets import flow_of
 from gradwire.sim.engine.memory.atomics import load_acquire, prefetch
 
 from .bindings import PFC
@@ -63,154 +32,163 @@ FEW = 12
 MANY = 24
 BUCKET_BITS = 6
 BUCKETS = 1 << BUCKET_BITS
+SENT, SPILL_TAIL = Port.sent.offset, Port.spill_tail.offset
 
 
 @njit
-def _insertion_sort(M, base, n):
-    for i in range(1, n):
-        key = M[base + i]
+def _insertion_sort(keys: Words, first: int, n: int) -> None:
+    """Sort `n` keys from index `first` on."""
+    for i in range(first + 1, first + n):
+        key = keys[i]
         j = i
-        while j > 0:
-            other = M[base + j - 1]
+        while j > first:
+            other = keys[j - 1]
             if other <= key:
                 break
-            M[base + j] = other
+            keys[j] = other
             j -= 1
-        M[base + j] = key
+        keys[j] = key
 
 
 @njit
-def _shell_sort(M, base, n):
+def _shell_sort(keys: Words, n: int) -> None:
     """Sort keys that are far out of place, by insertion sorts over shrinking gaps (Ciura's, 2001)."""
     gap = 701 if n > 1402 else 132 if n > 264 else 57
     while gap > 1:
         for i in range(gap, n):
-            key = M[base + i]
+            key = keys[i]
             j = i
             while j >= gap:
-                other = M[base + j - gap]
+                other = keys[j - gap]
                 if other <= key:
                     break
-                M[base + j] = other
+                keys[j] = other
                 j -= gap
-            M[base + j] = key
+            keys[j] = key
         gap = 301 if gap == 701 else 132 if gap == 301 else 57 if gap == 132 else 23 if gap == 57 else gap * 2 // 5
-    _insertion_sort(M, base, n)
+    _insertion_sort(keys, 0, n)
 
 
 @njit
-def _bucket_sort(M, th, keys, n, shift):
-    """Distribute keys by the top bits of the time, then sort. Returns the base of the sorted keys. Many keys in one
-    bucket are mostly simultaneous arrivals, in an order unrelated to their hashes."""
-    counts = M[th + T_BUCKETS]
-    spare = M[th + T_SPARE]
+def _bucket_sort(thread: Thread, n: int, shift: int) -> Words:
+    """Distribute keys by the top bits of the time, then sort. Returns the sorted keys. Many keys in one bucket are
+    mostly simultaneous arrivals, in an order unrelated to their hashes."""
+    keys = thread.keys
+    counts = thread.buckets
+    spare = thread.spare_keys
     for i in range(BUCKETS):
-        M[counts + i] = 0
+        counts[i] = 0
     for i in range(n):
-        at = counts + (M[keys + i] >> shift)
-        M[at] += 1
-    total = spare
+        counts[keys[i] >> shift] += 1
+    total = 0
     most = 0
     for i in range(BUCKETS):
-        count = M[counts + i]
-        M[counts + i] = total
+        count = counts[i]
+        counts[i] = total
         total += count
         most = max(most, count)
     for i in range(n):
-        key = M[keys + i]
-        at = counts + (key >> shift)
-        place = M[at]
-        M[place] = key
-        M[at] = place + 1
+        key = keys[i]
+        bucket = key >> shift
+        place = counts[bucket]
+        spare[place] = key
+        counts[bucket] = place + 1
     if most <= MANY:
-        _insertion_sort(M, spare, n)
+        _insertion_sort(spare, 0, n)
     else:
-        _shell_sort(M, spare, n)
+        _shell_sort(spare, n)
     return spare
 
 
 @njit
-def fetch(M, node):
+def fetch(state: State, node: Node) -> None:
     """Prefetch what `merge` reads of a node's links: their counters, and the next entries of their rings. In networks
     too large for the caches this is done one node ahead."""
-    first = M[node + N_IN]
-    ingress = M[H_INGRESS] + first
-    head_at = M[H_HEADS] + first * HEAD_WORDS
-    for i in range(M[node + N_IN_COUNT]):
-        prefetch(M, M[ingress + i])
-        at = M[head_at + HEAD_RING] + (M[head_at] & M[head_at + HEAD_MASK]) * RING_WORDS
-        prefetch(M, at)
-        prefetch(M, at + 8)
-        head_at += HEAD_WORDS
+    ingress = state.ingress
+    heads = state.heads
+    first = node.ingress
+    for i in range(first, first + node.ingress_count):
+        prefetch(Port(state, ingress[i]), 0)
+        head = LinkHead(state, heads + i * LinkHead.WORDS)
+        entry = RingEntry(state, head.ring + (head.taken & head.ring_mask) * RingEntry.WORDS)
+        prefetch(entry, 0)
+        prefetch(entry, 8)
 
 
 @njit
-def since_of(M, B):
+def since_of(state: State, body: int) -> int:
     """Return the origin of time for ties of a packet: 0, or the start of its message's iteration."""
-    flow = B & MASK_FLOW
-    if flow == MASK_FLOW:
+    flow_number = flow_of(body)
+    if flow_number == MASK_FLOW:
         return 0
-    return M[M[H_SENDERS] + flow * SENDER_WORDS + S_SINCE]
+    return sender_at(state, flow_number).ties_since
 
 
 @njit
-def _settle_ties(M, th, keys, n, begin):
+def _settle_ties(state: State, thread: Thread, keys: Words, n: int, begin: int) -> None:
     """Sort simultaneous arrivals again if some of them have another origin of time."""
     i = 0
     while i + 1 < n:
-        time = M[keys + i] >> TIME_SHIFT
+        time = keys[i] >> TIME_SHIFT
         j = i + 1
-        if M[keys + j] >> TIME_SHIFT == time:
+        if keys[j] >> TIME_SHIFT == time:
             j = i
-            while j < n and M[keys + j] >> TIME_SHIFT == time:
-                index = M[keys + j] & INDEX_MASK
-                since = since_of(M, M[M[M[th + T_ADDRESS] + index] + 2])
+            while j < n and keys[j] >> TIME_SHIFT == time:
+                index = keys[j] & INDEX_MASK
+                since = since_of(state, RingEntry(state, thread.addresses[index]).body)
                 if since:
-                    tie = tie_break(M[M[th + T_TIE_KEYS] + index], begin + time - since)
-                    M[keys + j] = (time << TIME_SHIFT) | (tie << INDEX_BITS) | index
+                    tie = tie_break(thread.tie_keys[index], begin + time - since)
+                    keys[j] = (time << TIME_SHIFT) | (tie << INDEX_BITS) | index
                 j += 1
-            _insertion_sort(M, keys + i, j - i)
+            _insertion_sort(keys, i, j - i)
         i = j
 
 
 @njit
-def merge(M, th, node, begin, end, shift):
+def arrival_of(state: State, addresses: Words, key: int) -> RingEntry:
+    """Return the packet of a key; `addresses` : those of the thread."""
+    return RingEntry(state, addresses[key & INDEX_MASK])
+
+
+@njit
+def merge(state: State, thread: Thread, node: Node, begin: int, end: int, shift: int) -> tuple[Words, int, int]:
     """Collect the packets that reach `node` in [begin, end).
 
-    Returns (base of the sorted keys, number of packets, earliest later arrival known). The ring entry of key k is at
-    `M[M[th + T_ADDRESS] + (k & INDEX_MASK)]`, its time is `begin + (k >> TIME_SHIFT)`. Entries stay valid for the whole
+    Returns (sorted keys, number of packets, earliest later arrival known). The packet of a key is
+    `arrival_of(state, thread.addresses, key)`, its time `begin + (key >> TIME_SHIFT)`. Entries stay valid for the whole
     window, although the consumer's counters have moved on. With flow control, the port opposite to the link it came
-    over is `M[M[th + T_BACK] + (k & INDEX_MASK)]`. `shift` brings a key of this window below BUCKETS.
+    over is at `thread.opposite_ports[key & INDEX_MASK]`. `shift` brings a key of this window below BUCKETS.
     """
-    keys = M[th + T_KEYS]
-    addresses = M[th + T_ADDRESS]
-    tie_keys = M[th + T_TIE_KEYS]
-    since = M[H_SINCE]
-    first = M[node + N_IN]
-    ingress = M[H_INGRESS] + first
-    head_at = M[H_HEADS] + first * HEAD_WORDS - HEAD_WORDS
-    several = M[node + N_IN_COUNT] > 1
+    keys = thread.keys
+    addresses = thread.addresses
+    tie_keys = thread.tie_keys
+    since = state.ties_since_iteration
+    ingress = state.ingress
+    heads = state.heads
+    first = node.ingress
+    links = node.ingress_count
+    several = links > 1
     n = 0
     later = FOREVER
     last = -1
     in_order = True
-    if not M[H_FAR]:
-        fetch(M, node)
-    for i in range(M[node + N_IN_COUNT]):
-        p = M[ingress + i]
-        head_at += HEAD_WORDS
-        head = M[head_at]
-        tail = load_acquire(M, p + P_TAIL)
-        shape = M[p + P_SHAPE]
+    if not state.exceeds_caches:
+        fetch(state, node)
+    for i in range(first, first + links):
+        port = Port(state, ingress[i])
+        counters = LinkHead(state, heads + i * LinkHead.WORDS)
+        head = counters.taken
+        tail = load_acquire(port, SENT)
+        shape = port.shape
         # the entries of the last visit have been read by now
-        M[head_at + HEAD_RING_FREE] = head
+        counters.ring_free = head
         if head != tail:
-            ring = M[p + P_RING]
+            ring = port.ring
             mask = shape & SHAPE_RING
-            ties = M[M[H_TIES] + first + i]
+            ties = state.tie_keys[i]
             while head != tail:
-                at = ring + (head & mask) * RING_WORDS
-                time = M[at]
+                entry = RingEntry(state, ring + (head & mask) * RingEntry.WORDS)
+                time = entry.time
                 if time >= end:
                     if time < later:
                         later = time
@@ -219,27 +197,27 @@ def merge(M, th, node, begin, end, shift):
                 if several:
                     key |= tie_break(ties, time) << INDEX_BITS
                     if since:
-                        M[tie_keys + n] = ties
+                        tie_keys[n] = ties
                 if key < last:
                     in_order = False
                 last = key
-                M[keys + n] = key
-                M[addresses + n] = at
+                keys[n] = key
+                addresses[n] = entry.base
                 if PFC:
-                    M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
+                    thread.opposite_ports[n] = state.opposite_ports[i]
                 n += 1
                 head += 1
-            M[head_at] = head
+            counters.taken = head
         if (shape & SHAPE_SPILLING) and head == tail:
-            head = M[head_at + HEAD_SPILL]
-            tail = load_acquire(M, p + P_SPILL_TAIL)
-            M[head_at + HEAD_SPILL_FREE] = head
-            ring = M[p + P_SPILL]
-            mask = M[p + P_SPILL_MASK]
-            ties = M[M[H_TIES] + first + i]
+            head = counters.spill_taken
+            tail = load_acquire(port, SPILL_TAIL)
+            counters.spill_free = head
+            ring = port.spill
+            mask = port.spill_mask
+            ties = state.tie_keys[i]
             while head != tail:
-                at = ring + (head & mask) * RING_WORDS
-                time = M[at]
+                entry = RingEntry(state, ring + (head & mask) * RingEntry.WORDS)
+                time = entry.time
                 if time >= end:
                     if time < later:
                         later = time
@@ -248,23 +226,23 @@ def merge(M, th, node, begin, end, shift):
                 if several:
                     key |= tie_break(ties, time) << INDEX_BITS
                     if since:
-                        M[tie_keys + n] = ties
+                        tie_keys[n] = ties
                 if key < last:
                     in_order = False
                 last = key
-                M[keys + n] = key
-                M[addresses + n] = at
+                keys[n] = key
+                addresses[n] = entry.base
                 if PFC:
-                    M[M[th + T_BACK] + n] = M[M[H_BACK] + first + i]
+                    thread.opposite_ports[n] = state.opposite_ports[i]
                 n += 1
                 head += 1
-            M[head_at + HEAD_SPILL] = head
-    M[th + T_WORK] += n
+            counters.spill_taken = head
+    thread.work += n
     if not in_order:
         if n <= FEW:
-            _insertion_sort(M, keys, n)
+            _insertion_sort(keys, 0, n)
         else:
-            keys = _bucket_sort(M, th, keys, n, shift)
+            keys = _bucket_sort(thread, n, shift)
     if several and n > 1 and since:
-        _settle_ties(M, th, keys, n, begin)
+        _settle_ties(state, thread, keys, n, begin)
     return keys, n, later

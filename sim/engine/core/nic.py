@@ -16,399 +16,352 @@ groups of the best class first.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    A_ENTROPY,
+from gradwire.jit.records.constants import (
     A_IMPORTANT,
     A_KIND,
-    A_PRIORITY,
-    A_SIZE,
     B_ARGUMENT,
     B_SEQUENCE,
     BLOCKED,
-    C_HEAD,
-    CLASS_WORDS,
     DATA,
     GROUPS_FIRST,
-    H_SENDERS,
     KEY_CLASS,
     KEY_ORDER,
-    MASK_FLOW,
     MASK_SEQUENCE,
-    MASK_SIZE,
-    N_HEAP,
-    N_HEAP_COUNT,
-    N_PORT,
-    N_READY_HEAD,
-    N_READY_MASK,
-    N_READY_TAIL,
-    P_BUSY,
-    P_CLASSES,
-    P_FLAGS,
-    P_MORE,
-    P_QUEUE,
-    PAIR_GAP,
-    PAIR_NEXT,
     PROBE,
     PULL_PROBE,
-    S_ARMED,
-    S_BACK,
-    S_BEHIND,
-    S_DATA,
-    S_DONE,
-    S_FIRST,
-    S_FRONT,
-    S_GAP,
-    S_GROUP,
-    S_LAST,
-    S_LISTED,
-    S_NEXT,
-    S_ORDER,
-    S_PACE,
-    S_PACKETS,
-    S_PAIR,
-    S_RIDER,
-    S_SENT,
-    S_SLOTS,
-    S_STAMPS,
-    S_STREAM,
-    S_TAGS,
-    S_TIMER,
-    SENDER_WORDS,
-    SLOT_HOPS,
-    SLOT_WORDS,
     WHAT_PACE,
     WHAT_TIMER,
-    X_PAUSED,
 )
+from gradwire.jit.records.flows import Sender, Stamps, number_of_sender, sender_at
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Host, Port, queue_of
+from gradwire.jit.records.packets import flow_of, kind_of, priority_of, size_of, with_entropy, with_size
+from gradwire.protocols.transports.base import bit
 from gradwire.scenarios.wire import PROBE_BYTES
 from gradwire.sim.engine.memory.atomics import count_trailing_zeros
-from gradwire.sim.engine.memory.timer_heap import push
+from gradwire.sim.engine.memory.timer_heap import next_timer, push
 
-from .bindings import HOST_PATHS, HOST_QUEUES, INT, PAIRS, PFC, RIDES, SRPT, STREAMS, at_nic, pick, pull
+from .bindings import HOST_PATHS, HOST_QUEUES, INT, PAIRS, PFC, RIDES, SRPT, STREAMS, at_nic, pick_path, pull
 from .connection import message_of
 from .link import transmission_time, transmit
 from .pause import AFTER_ALL
 from .queue import append, send_first
 
 UNLISTED, LISTED, PACED = 0, 1, 2
-SIZE_FIELD = MASK_SIZE << A_SIZE
 
 
 @njit
-def join_group(M, g, f):
+def join_group(state: State, group: Sender, flow: Sender) -> None:
     """Insert a message that may have something to send into its group, by age (its number)."""
-    M[f + S_BEHIND] = 0
-    front = M[g + S_FRONT]
-    if front == 0:
-        M[g + S_FRONT] = f
-        M[g + S_BACK] = f
+    flow.next_message = 0
+    front = group.front_message
+    if not front:
+        group.front_message = flow
+        group.last_message = flow
         return
-    age = M[f + S_ORDER]
-    back = M[g + S_BACK]
-    if M[back + S_ORDER] < age:
-        M[back + S_BEHIND] = f
-        M[g + S_BACK] = f
+    age = flow.order
+    back = group.last_message
+    if back.order < age:
+        back.next_message = flow
+        group.last_message = flow
         return
-    if age < M[front + S_ORDER]:
-        M[f + S_BEHIND] = front
-        M[g + S_FRONT] = f
+    if age < front.order:
+        flow.next_message = front
+        group.front_message = flow
         return
-    while M[M[front + S_BEHIND] + S_ORDER] < age:
-        front = M[front + S_BEHIND]
-    M[f + S_BEHIND] = M[front + S_BEHIND]
-    M[front + S_BEHIND] = f
+    while front.next_message.order < age:
+        front = front.next_message
+    flow.next_message = front.next_message
+    front.next_message = flow
 
 
 @njit
-def leave_group(M, g, f):
+def leave_group(state: State, group: Sender, flow: Sender) -> Sender:
     """Remove the oldest message of a group, which has nothing to send. Returns the next one, 0 for none."""
-    behind = M[f + S_BEHIND]
-    M[f + S_BEHIND] = 0
-    M[f + S_LISTED] = 0
-    M[g + S_FRONT] = behind
+    behind = flow.next_message
+    flow.next_message = 0
+    flow.is_listed = 0
+    group.front_message = behind
     return behind
 
 
 @njit
-def flow_class(M, p, f):
+def flow_class(port: Port, flow: Sender) -> int:
     """Return the NIC class of a sender's packets."""
-    return min((M[f + S_DATA] >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8)
+    return min(priority_of(flow.data_header), port.flags >> 8)
 
 
 @njit
-def ready(M, node, p):
+def ready(state: State, node: Host, port: Port) -> int:
     """Return the classes that have something to send, and may."""
-    mask = (M[p + P_QUEUE] & 0xFF) | M[node + N_READY_MASK]
+    mask = (port.queue & 0xFF) | node.ready_mask
     if PFC:
-        mask &= ~M[M[p + P_MORE] + X_PAUSED]
+        mask &= ~port.extra.paused
     return mask
 
 
 @njit
-def list_flow(M, node, f):
+def list_flow(state: State, node: Host, flow: Sender) -> None:
     """Let a flow take part in the turns of its class."""
-    if M[f + S_LISTED] != UNLISTED:
+    if flow.is_listed != UNLISTED:
         return
     if PAIRS:
-        g = M[f + S_GROUP]
-        if g and g != f:
-            M[f + S_LISTED] = LISTED
-            join_group(M, g, f)
-            f = g
-            if M[f + S_LISTED] != UNLISTED:
+        group = flow.group
+        if group and group != flow:
+            flow.is_listed = LISTED
+            join_group(state, group, flow)
+            flow = group
+            if flow.is_listed != UNLISTED:
                 return
-    c = flow_class(M, M[node + N_PORT], f)
-    mask = M[node + N_READY_MASK]
-    if mask & (1 << c):
-        M[M[node + N_READY_TAIL + c] + S_NEXT] = f
+    c = flow_class(node.port, flow)
+    if node.ready_mask & (1 << c):
+        Sender(state, node.ready_tail[c]).next_ready = flow
     else:
-        M[node + N_READY_HEAD + c] = f
-        M[node + N_READY_MASK] = mask | (1 << c)
-    M[node + N_READY_TAIL + c] = f
-    M[f + S_LISTED] = LISTED
+        node.ready_head[c] = flow.base
+        node.ready_mask |= 1 << c
+    node.ready_tail[c] = flow.base
+    flow.is_listed = LISTED
 
 
 @njit
-def _unlist_first(M, node, c, f, state):
-    if f == M[node + N_READY_TAIL + c]:
-        M[node + N_READY_MASK] = M[node + N_READY_MASK] & ~(1 << c)
+def _unlist_first(node: Host, c: int, flow: Sender, listed: int) -> None:
+    """Take the first flow of class `c` off the list. `listed`: UNLISTED or PACED."""
+    if flow.base == node.ready_tail[c]:
+        node.ready_mask &= ~(1 << c)
     else:
-        M[node + N_READY_HEAD + c] = M[f + S_NEXT]
-    M[f + S_LISTED] = state
+        node.ready_head[c] = flow.next_ready.base
+    flow.is_listed = listed
 
 
 @njit
-def _rotate(M, node, c, f):
-    tail = M[node + N_READY_TAIL + c]
-    if f != tail:
-        M[node + N_READY_HEAD + c] = M[f + S_NEXT]
-        M[tail + S_NEXT] = f
-        M[node + N_READY_TAIL + c] = f
+def _rotate(node: Host, c: int, flow: Sender) -> None:
+    """Move the first flow of class `c` to the end of the list."""
+    tail = Sender(node, node.ready_tail[c])
+    if flow != tail:
+        node.ready_head[c] = flow.next_ready.base
+        tail.next_ready = flow
+        node.ready_tail[c] = flow.base
 
 
 @njit
-def _best_first(M, node, c):
+def _best_first(node: Host, c: int) -> None:
     """Move the flow of class `c` with the least left to the head of the list; of equals the first."""
-    head = M[node + N_READY_HEAD + c]
-    tail = M[node + N_READY_TAIL + c]
+    head = Sender(node, node.ready_head[c])
+    tail = Sender(node, node.ready_tail[c])
     best = head
     best_before = head
-    f = head
-    while f != tail:
-        before = f
-        f = M[f + S_NEXT]
-        if M[f + S_RIDER] < M[best + S_RIDER]:
-            best = f
+    flow = head
+    while flow != tail:
+        before = flow
+        flow = flow.next_ready
+        if flow.piggyback < best.piggyback:
+            best = flow
             best_before = before
     if best == head:
         return
     if best == tail:
-        M[node + N_READY_TAIL + c] = best_before
+        node.ready_tail[c] = best_before.base
     else:
-        M[best_before + S_NEXT] = M[best + S_NEXT]
-    M[best + S_NEXT] = head
-    M[node + N_READY_HEAD + c] = best
+        best_before.next_ready = best.next_ready
+    best.next_ready = head
+    node.ready_head[c] = best.base
 
 
 @njit
-def with_entropy(A, entropy):
-    """Return the packet word with another entropy."""
-    return (A & ~(0xFFFF << A_ENTROPY)) | (entropy << A_ENTROPY)
-
-
-@njit
-def arm(M, node, f):
+def arm(state: State, node: Host, flow: Sender) -> None:
     """Put a flow's timer on the heap if no earlier entry of it is there."""
-    timer = M[f + S_TIMER]
+    timer = flow.timer
     if timer:
-        armed = M[f + S_ARMED]
+        armed = flow.armed
         if armed == 0 or timer < armed:
-            M[f + S_ARMED] = timer
-            push(M, node, timer, M[f + S_ORDER] | (f << 2) | WHAT_TIMER)
+            flow.armed = timer
+            push(node, timer, flow.order | (flow.base << 2) | WHAT_TIMER)
 
 
 @njit
-def _next_of_group(M, node, g, now):
+def _next_of_group(state: State, node: Host, group: Sender, now: int) -> int:
     """Return the packet of the oldest message of a group that has something to send; BLOCKED if none has. Messages
     without anything to send leave the group."""
-    f = M[g + S_FRONT]
-    while f:
-        if M[f + S_DONE] == 0:
-            got = pull(M, f, now)
+    flow = group.front_message
+    while flow:
+        if flow.is_done == 0:
+            got = pull(flow, now)
             if got != BLOCKED:
                 return got
-            arm(M, node, f)
-        f = leave_group(M, g, f)
+            arm(state, node, flow)
+        flow = leave_group(state, group, flow)
     return BLOCKED
 
 
 @njit
-def _send_of_group(M, th, node, p, c, g, now):
+def _send_of_group(state: State, thread: Thread, node: Host, port: Port, c: int, group: Sender, now: int) -> None:
     """Let a group of class `c` send one packet, delay it until its pair may send, or take it off the list."""
-    pair = M[g + S_PAIR]
-    if M[pair + PAIR_NEXT] > now:
-        _unlist_first(M, node, c, g, PACED)
-        oldest = (M[M[g + S_FRONT] + S_ORDER] >> KEY_ORDER) & ((1 << KEY_CLASS) - 1)
+    pair = group.pair
+    if pair.next_start > now:
+        _unlist_first(node, c, group, PACED)
+        oldest = (group.front_message.order >> KEY_ORDER) & ((1 << KEY_CLASS) - 1)
         order = (c << KEY_CLASS | oldest) - GROUPS_FIRST
-        push(M, node, M[pair + PAIR_NEXT], (order << KEY_ORDER) | (g << 2) | WHAT_PACE)
+        push(node, pair.next_start, (order << KEY_ORDER) | (group.base << 2) | WHAT_PACE)
         return
-    got = _next_of_group(M, node, g, now)
+    got = _next_of_group(state, node, group, now)
     if got == BLOCKED:
-        _unlist_first(M, node, c, g, UNLISTED)
+        _unlist_first(node, c, group, UNLISTED)
         return
-    A = _send_packet(M, th, node, p, c, g, M[g + S_FRONT], got, now)
-    gap = M[pair + PAIR_GAP]
+    header = _send_packet(state, thread, node, port, c, group, group.front_message, got, now)
+    gap = pair.gap
     if gap:
-        M[pair + PAIR_NEXT] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
+        pair.next_start = now + transmission_time(size_of(header), gap)
 
 
 @njit
-def _send_data(M, th, node, p, c, f, now):
+def _send_data(state: State, thread: Thread, node: Host, port: Port, c: int, flow: Sender, now: int) -> None:
     """Let the first flow of class `c` send one packet, or take it off the list."""
-    if PAIRS and M[f + S_GROUP] == f:
-        _send_of_group(M, th, node, p, c, f, now)
+    if PAIRS and flow.group == flow:
+        _send_of_group(state, thread, node, port, c, flow, now)
         return
-    if M[f + S_DONE]:
+    if flow.is_done:
         # it became done while it waited for its turn
-        _unlist_first(M, node, c, f, UNLISTED)
+        _unlist_first(node, c, flow, UNLISTED)
         return
-    if M[f + S_PACE] > now:
-        _unlist_first(M, node, c, f, PACED)
-        push(M, node, M[f + S_PACE], M[f + S_ORDER] | (f << 2) | WHAT_PACE)
+    if flow.next_start > now:
+        _unlist_first(node, c, flow, PACED)
+        push(node, flow.next_start, flow.order | (flow.base << 2) | WHAT_PACE)
         return
-    got = pull(M, f, now)
+    got = pull(flow, now)
     if got == BLOCKED:
-        _unlist_first(M, node, c, f, UNLISTED)
-        arm(M, node, f)
+        _unlist_first(node, c, flow, UNLISTED)
+        arm(state, node, flow)
         return
-    _send_packet(M, th, node, p, c, f, f, got, now)
+    _send_packet(state, thread, node, port, c, flow, flow, got, now)
 
 
 @njit
-def _make_packet(M, node, f, got, now):
+def _make_packet(state: State, node: Host, flow: Sender, got: int, now: int) -> tuple[int, int]:
     """Return words A and B of the packet that a flow has pulled, and update the flow for its sending."""
-    m = f  # the record of the packet's message
-    if STREAMS and M[f + S_STREAM]:
-        m = message_of(M, f, got, now)
-        got += M[f + S_FIRST] - M[m + S_FIRST]
-    flow = (m - M[H_SENDERS]) // SENDER_WORDS
-    A = M[m + S_DATA]
+    message = flow  # the record of the packet's message
+    if STREAMS and flow.stream:
+        message = message_of(state, flow, got, now)
+        got += flow.first_packet - message.first_packet
+    flow_number = number_of_sender(state, message)
+    header = message.data_header
     if got >= PULL_PROBE:
         # a probe is a control packet in the data's class, so that it queues behind the data it asks about
         argument = got - PULL_PROBE
-        A = (A & ~SIZE_FIELD) | (PROBE_BYTES << A_SIZE) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
-        B = flow | (argument << B_ARGUMENT)
+        header = with_size(header, PROBE_BYTES) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
+        body = flow_number | (argument << B_ARGUMENT)
     else:
         sequence = got & MASK_SEQUENCE
-        if sequence == M[m + S_PACKETS] - 1:
-            A = (A & ~SIZE_FIELD) | (M[m + S_LAST] << A_SIZE)
-        tags = M[m + S_TAGS]
+        if sequence == message.packets - 1:
+            header = with_size(header, message.last_bytes)
+        tags = message.tags
         if tags <= 1:
-            A |= (tags | (got >> 30)) << A_IMPORTANT
+            header |= (tags | (got >> 30)) << A_IMPORTANT
         else:
-            A |= (((M[tags + (sequence >> 5)] >> (sequence & 31)) & 1) | (got >> 30)) << A_IMPORTANT
-        B = flow | (sequence << B_SEQUENCE)
+            header |= (bit(message.tag_bits, sequence) | (got >> 30)) << A_IMPORTANT
+        body = flow_number | (sequence << B_SEQUENCE)
         if RIDES:
-            B |= M[f + S_RIDER] << B_ARGUMENT
-        if INT and M[f + S_STAMPS]:
-            M[M[f + S_STAMPS] + (M[f + S_RIDER] & M[f + S_SLOTS]) * SLOT_WORDS + SLOT_HOPS] = 0
+            body |= flow.piggyback << B_ARGUMENT
+        if INT and flow.stamps:
+            Stamps(state, flow.stamps + (flow.piggyback & flow.stamp_mask) * Stamps.WORDS).hops = 0
         if HOST_PATHS:
-            A = with_entropy(A, pick(M, f, M[f + S_SENT]))
-    M[f + S_SENT] += 1
-    if STREAMS and m != f:
-        M[m + S_SENT] += 1
-    gap = M[f + S_GAP]
+            header = with_entropy(header, pick_path(flow, flow.sent))
+    flow.sent += 1
+    if STREAMS and message != flow:
+        message.sent += 1
+    gap = flow.gap
     if gap:
-        M[f + S_PACE] = now + transmission_time((A >> A_SIZE) & MASK_SIZE, gap)
-    arm(M, node, f)
-    return A, B
+        flow.next_start = now + transmission_time(size_of(header), gap)
+    arm(state, node, flow)
+    return header, body
 
 
 @njit
-def _send_packet(M, th, node, p, c, listed, f, got, now):
+def _send_packet(
+    state: State, thread: Thread, node: Host, port: Port, c: int, listed: Sender, flow: Sender, got: int, now: int
+) -> int:
     """Put a pulled packet on the link, and return its word A. `listed`: the first record in the list of class `c`, the
     flow's or its group's, which goes to the end of the list."""
-    A, B = _make_packet(M, node, f, got, now)
-    _rotate(M, node, c, listed)
-    transmit(M, th, p, A, B, now)
-    return A
+    header, body = _make_packet(state, node, flow, got, now)
+    _rotate(node, c, listed)
+    transmit(state, thread, port, header, body, now)
+    return header
 
 
 @njit
-def _fill(M, th, node, p, f, now):
+def _fill(state: State, thread: Thread, node: Host, port: Port, flow: Sender, now: int) -> None:
     """Append all packets that a flow's transport provides now to their class."""
-    while M[f + S_DONE] == 0:
-        if M[f + S_PACE] > now:
-            M[f + S_LISTED] = PACED
-            push(M, node, M[f + S_PACE], M[f + S_ORDER] | (f << 2) | WHAT_PACE)
+    while flow.is_done == 0:
+        if flow.next_start > now:
+            flow.is_listed = PACED
+            push(node, flow.next_start, flow.order | (flow.base << 2) | WHAT_PACE)
             return
-        got = pull(M, f, now)
+        got = pull(flow, now)
         if got == BLOCKED:
-            arm(M, node, f)
+            arm(state, node, flow)
             return
-        A, B = _make_packet(M, node, f, got, now)
-        size = (A >> A_SIZE) & MASK_SIZE
-        at_nic(M, f, size)
-        append(M, th, p, A, B, size, min((A >> A_PRIORITY) & 7, M[p + P_FLAGS] >> 8), 0, now)
+        header, body = _make_packet(state, node, flow, got, now)
+        size = size_of(header)
+        at_nic(flow, size)
+        append(state, thread, port, header, body, size, min(priority_of(header), port.flags >> 8), 0, now)
 
 
 @njit
-def make_ready(M, th, node, p, f, now):
+def make_ready(state: State, thread: Thread, node: Host, port: Port, flow: Sender, now: int) -> None:
     """List a flow that may have something to send, or queue its packets."""
-    if HOST_QUEUES and at_nic(M, f, 0):
-        if M[f + S_LISTED] == UNLISTED:
-            _fill(M, th, node, p, f, now)
+    if HOST_QUEUES and at_nic(flow, 0):
+        if flow.is_listed == UNLISTED:
+            _fill(state, thread, node, port, flow, now)
         return
-    list_flow(M, node, f)
+    list_flow(state, node, flow)
 
 
 @njit
-def _send_queued(M, th, node, p, c, now):
+def _send_queued(state: State, thread: Thread, node: Host, port: Port, c: int, now: int) -> None:
     """Start the first packet of the queue of class `c`; the flow of a queued data packet may then add more."""
-    f = 0
+    flow = Sender(state, 0)
     size = 0
     if HOST_QUEUES:
-        first = M[p + P_CLASSES + c * CLASS_WORDS + C_HEAD]
-        A = M[first + 1]
-        kind = (A >> A_KIND) & 7
+        first = queue_of(port, c).head
+        header = first.header
+        kind = kind_of(header)
         if kind == DATA or kind == PROBE:
-            f = M[H_SENDERS] + (M[first + 2] & MASK_FLOW) * SENDER_WORDS
-            size = (A >> A_SIZE) & MASK_SIZE
-            if STREAMS and M[f + S_STREAM]:
-                f = M[f + S_STREAM]
-    send_first(M, th, p, c, now, AFTER_ALL)
-    if HOST_QUEUES and f:
-        at_nic(M, f, -size)
-        if M[f + S_LISTED] == UNLISTED:
-            _fill(M, th, node, p, f, now)
+            flow = sender_at(state, flow_of(first.body))
+            size = size_of(header)
+            if STREAMS and flow.stream:
+                flow = flow.stream
+    send_first(state, thread, port, c, now, AFTER_ALL)
+    if HOST_QUEUES and flow:
+        at_nic(flow, -size)
+        if flow.is_listed == UNLISTED:
+            _fill(state, thread, node, port, flow, now)
 
 
 @njit
-def serve_nic(M, th, node, p, limit):
+def serve_nic(state: State, thread: Thread, node: Host, port: Port, limit: int) -> None:
     """Start every transmission of the NIC that can start at or before `limit`, and before any timer fires."""
     while True:
-        now = M[p + P_BUSY]
+        now = port.busy_until
         if now > limit:
             return
-        mask = ready(M, node, p)
+        mask = ready(state, node, port)
         if mask == 0:
             return
         c = count_trailing_zeros(mask)
-        queued = (M[p + P_QUEUE] >> c) & 1
+        queued = (port.queue >> c) & 1
         if queued:
-            _send_queued(M, th, node, p, c, now)
+            _send_queued(state, thread, node, port, c, now)
         else:
             if SRPT:
-                _best_first(M, node, c)
-            _send_data(M, th, node, p, c, M[node + N_READY_HEAD + c], now)
-        if (HOST_QUEUES or queued == 0) and M[node + N_HEAP_COUNT]:
+                _best_first(node, c)
+            _send_data(state, thread, node, port, c, Sender(state, node.ready_head[c]), now)
+        if (HOST_QUEUES or queued == 0) and node.timer_count:
             # the flow may have been delayed, or its transport may have set a timer, to before `limit`
-            limit = min(limit, M[M[node + N_HEAP]])
+            limit = min(limit, next_timer(node))
 
 
 @njit
-def kick(M, th, node, p, now):
+def kick(state: State, thread: Thread, node: Host, port: Port, now: int) -> None:
     """Let an idle NIC start at once what may have become ready at `now`."""
-    if M[p + P_BUSY] <= now and ready(M, node, p):
-        M[p + P_BUSY] = now
-        serve_nic(M, th, node, p, now)
+    if port.busy_until <= now and ready(state, node, port):
+        port.busy_until = now
+        serve_nic(state, thread, node, port, now)

@@ -10,36 +10,18 @@ any neighbour, its ports are served not one by one but in order of time, equal t
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
+from gradwire.jit.records.constants import (
     A_KIND,
     A_LOGGED,
     A_SIZE,
     ALPHA_UNIT,
     B_ARGUMENT,
-    H_ALPHA,
-    H_HYSTERESIS,
-    H_PAUSE_CLASSES,
-    H_SHARED,
     MASK_FLOW,
-    N_ACTIVE,
-    N_ACTIVE_COUNT,
-    N_USED,
-    N_WANTED,
-    P_BUSY,
-    P_FLAGS,
-    P_ID,
-    P_MORE,
-    P_NODE,
-    P_QUEUE,
     PAUSE,
     PORT_FLAG_ACTIVE,
-    X_HELD,
-    X_LIMIT,
-    X_PAUSED,
-    X_ROOM,
-    X_SIGNAL,
-    X_WANTED,
 )
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Port, Switch
 from gradwire.scenarios.wire import MIN_FRAME
 
 from .bindings import PFC, SHARED
@@ -49,98 +31,98 @@ AFTER_ALL = 1 << 40  # instead of a link's number: after everything else at that
 
 
 @njit
-def eligible(M, p):
+def eligible(state: State, port: Port) -> int:
     """Return the classes of port `p` that have packets and may send them."""
     if PFC:
-        return M[p + P_QUEUE] & 0xFF & ~M[M[p + P_MORE] + X_PAUSED]
-    return M[p + P_QUEUE] & 0xFF
+        return port.queue & 0xFF & ~port.extra.paused
+    return port.queue & 0xFF
 
 
 @njit
-def may_send(M, p, c):
+def may_send(state: State, port: Port, c: int) -> bool:
     """Return True if the far end accepts packets of class `c`."""
     if PFC:
-        return not (M[M[p + P_MORE] + X_PAUSED] >> c) & 1
+        return not (port.extra.paused >> c) & 1
     return True
 
 
 @njit
-def list_port(M, node, p):
+def list_port(state: State, node: Switch, port: Port) -> None:
     """Have the port served when the window ends."""
-    flags = M[p + P_FLAGS]
+    flags = port.flags
     if not flags & PORT_FLAG_ACTIVE:
-        M[p + P_FLAGS] = flags | PORT_FLAG_ACTIVE
-        count = M[node + N_ACTIVE_COUNT]
-        M[M[node + N_ACTIVE] + count] = p
-        M[node + N_ACTIVE_COUNT] = count + 1
+        port.flags = flags | PORT_FLAG_ACTIVE
+        count = node.active_count
+        node.active_ports[count] = port.base
+        node.active_count = count + 1
 
 
 @njit
-def send_pause(M, th, p, start):
+def send_pause(state: State, thread: Thread, port: Port, start: int) -> None:
     """Send the far end of port `p` a frame with the classes to pause."""
-    more = M[p + P_MORE]
-    M[more + X_SIGNAL] = 0
-    A = (MIN_FRAME << A_SIZE) | (PAUSE << A_KIND) | (1 << A_LOGGED)
-    transmit(M, th, p, A, MASK_FLOW | (M[more + X_WANTED] << B_ARGUMENT), start)
+    extra = port.extra
+    extra.pause_due = 0
+    header = (MIN_FRAME << A_SIZE) | (PAUSE << A_KIND) | (1 << A_LOGGED)
+    transmit(state, thread, port, header, MASK_FLOW | (extra.pause_wanted << B_ARGUMENT), start)
 
 
 @njit
-def _signal(M, th, p, time, order):
+def _signal(state: State, thread: Thread, port: Port, time: int, order: int) -> None:
     """Schedule a pause frame at port `p` at `time`: it goes at once, or after the packet that the port is sending.
     `order`: the number of the link whose event caused it, or AFTER_ALL."""
-    more = M[p + P_MORE]
-    if M[more + X_SIGNAL]:
+    extra = port.extra
+    if extra.pause_due:
         return
-    busy = M[p + P_BUSY]
-    if busy < time or (busy == time and M[p + P_ID] < order):
-        send_pause(M, th, p, time)
+    busy = port.busy_until
+    if busy < time or (busy == time and port.link < order):
+        send_pause(state, thread, port, time)
     else:
-        M[more + X_SIGNAL] = time
-        list_port(M, M[p + P_NODE], p)
+        extra.pause_due = time
+        list_port(state, port.node, port)
 
 
 @njit
-def limit_of(M, p):
+def limit_of(state: State, port: Port) -> int:
     """Return the bytes of one class, from the link opposite to port `p`, above which its far end is paused."""
-    limit = M[M[p + P_MORE] + X_LIMIT]
+    limit = port.extra.pause_limit
     if SHARED:
-        free = max(M[H_SHARED] - M[M[p + P_NODE] + N_USED], 0)
-        limit = min(limit, (free * M[H_ALPHA]) // ALPHA_UNIT)
+        free = max(state.shared_buffer - port.node.used_bytes, 0)
+        limit = min(limit, (free * state.shared_alpha) // ALPHA_UNIT)
     return limit
 
 
 @njit
-def overfull(M, back, c, size):
+def overfull(state: State, back: Port, c: int, size: int) -> bool:
     """Return True if a packet from the link opposite to port `back` finds no room: its sender did not pause in time."""
-    more = M[back + P_MORE]
-    return M[more + X_HELD + c] + size > M[more + X_LIMIT] + M[more + X_ROOM]
+    extra = back.extra
+    return extra.held[c] + size > extra.pause_limit + extra.headroom
 
 
 @njit
-def pausable(M, c):
+def pausable(state: State, c: int) -> int:
     """Return 1 if class `c` has flow control."""
-    return (M[H_PAUSE_CLASSES] >> c) & 1
+    return (state.pause_classes >> c) & 1
 
 
 @njit
-def hold(M, th, back, c, size, time):
+def hold(state: State, thread: Thread, back: Port, c: int, size: int, time: int) -> None:
     """Count a packet, from the link opposite to port `back`, that waits in the switch."""
-    more = M[back + P_MORE]
-    held = M[more + X_HELD + c] + size
-    M[more + X_HELD + c] = held
-    if pausable(M, c) and held > limit_of(M, back) and not (M[more + X_WANTED] >> c) & 1:
-        M[more + X_WANTED] |= 1 << c
-        M[M[back + P_NODE] + N_WANTED] += 1
-        _signal(M, th, back, time, AFTER_ALL)
+    extra = back.extra
+    held = extra.held[c] + size
+    extra.held[c] = held
+    if pausable(state, c) and held > limit_of(state, back) and not (extra.pause_wanted >> c) & 1:
+        extra.pause_wanted |= 1 << c
+        back.node.pause_wanted += 1
+        _signal(state, thread, back, time, AFTER_ALL)
 
 
 @njit
-def release(M, th, back, c, size, time, order):
+def release(state: State, thread: Thread, back: Port, c: int, size: int, time: int, order: int) -> None:
     """Count a packet that has left the queue, through the port with the number `order`."""
-    more = M[back + P_MORE]
-    held = M[more + X_HELD + c] - size
-    M[more + X_HELD + c] = held
-    if (M[more + X_WANTED] >> c) & 1 and held <= max(limit_of(M, back) - M[H_HYSTERESIS], 0):
-        M[more + X_WANTED] &= ~(1 << c)
-        M[M[back + P_NODE] + N_WANTED] -= 1
-        _signal(M, th, back, time, order)
+    extra = back.extra
+    held = extra.held[c] - size
+    extra.held[c] = held
+    if (extra.pause_wanted >> c) & 1 and held <= max(limit_of(state, back) - state.pause_hysteresis, 0):
+        extra.pause_wanted &= ~(1 << c)
+        back.node.pause_wanted -= 1
+        _signal(state, thread, back, time, order)

@@ -9,318 +9,316 @@ The queue length that a packet meets excludes the packet on the wire (our choice
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
-from gradwire.jit.layout import (
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import (
     A_CE,
-    A_KIND,
     A_PRIORITY,
-    A_SIZE,
     A_TRIMMED,
     ALPHA_UNIT,
-    C_BYTES,
-    C_HEAD,
-    C_TAIL,
     CAUSE_TAIL,
-    CLASS_WORDS,
     DATA,
     FOREVER,
-    H_ALPHA,
-    H_FAR,
-    H_LIMITS,
-    H_SHARED,
-    H_TRIM,
-    H_TRIM_CLASS,
-    H_TRIM_SIZE,
-    MASK_SIZE,
-    N_ACTIVE,
-    N_ACTIVE_COUNT,
-    N_USED,
-    N_USED_BY,
-    N_WANTED,
-    P_BUSY,
-    P_CLASSES,
-    P_CONTROL_MARKS,
-    P_FLAGS,
-    P_ID,
-    P_LIMIT,
-    P_MARKS,
-    P_MORE,
-    P_PEAK,
-    P_QUEUE,
-    P_RED_KEY,
-    P_TESTS,
     PORT_FLAG_ACTIVE,
-    X_DEFICIT,
-    X_HELD,
-    X_PAUSED,
-    X_PAUSES,
-    X_QUANTUM,
-    X_SIGNAL,
-    X_TRIMMED,
-    X_TURN,
 )
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Port, Switch, queue_of
+from gradwire.jit.records.packets import has_flag, kind_of, priority_of, size_of, with_size
 from gradwire.sim.engine.memory.atomics import count_trailing_zeros, prefetch
 
 from .bindings import DELAYS, DRR, LIMITS, PFC, SHARED, SRPT, TRIMMING, admit
 from .link import log_drop, transmit
 from .pause import AFTER_ALL, eligible, hold, limit_of, list_port, may_send, overfull, pausable, send_pause
-from .queue import SINCE, append, count_delay, make_room, send_first, use_shared
+from .queue import append, count_delay, make_room, send_first, use_shared
 
 ACCEPT, MARK = 0, 1  # verdicts of a queue policy; 2 and up: drop for cause verdict - 2
-SIZE_FIELD = MASK_SIZE << A_SIZE
 
 
 @njit
-def _turn(M, p, mask):
+def _turn(state: State, port: Port, mask: int) -> int:
     """Return the class whose first packet may go by deficit round robin (Shreedhar and Varghese, SIGCOMM '95). A class
     whose turn begins gets its quantum on top of its remaining deficit, which it loses when it runs empty."""
-    more = M[p + P_MORE]
-    c = M[more + X_TURN] & 7
-    granted = M[more + X_TURN] >> 3
+    extra = port.extra
+    c = extra.turn & 7
+    granted = extra.turn >> 3
     while True:
-        deficit = more + X_DEFICIT + c
         if (mask >> c) & 1:
             if not granted:
-                M[deficit] += M[more + X_QUANTUM + c]
+                extra.deficit[c] += extra.quantum[c]
                 granted = 1
-            record = p + P_CLASSES + c * CLASS_WORDS
-            entry = M[record + C_HEAD]
-            size = (M[entry + 1] >> A_SIZE) & MASK_SIZE
-            if size <= M[deficit]:
-                M[deficit] -= size
-                if entry == M[record + C_TAIL]:
-                    M[deficit] = 0
-                    M[more + X_TURN] = (c + 1) & 7
+            fifo = queue_of(port, c)
+            entry = fifo.head
+            size = size_of(entry.header)
+            if size <= extra.deficit[c]:
+                extra.deficit[c] -= size
+                if entry == fifo.tail:
+                    extra.deficit[c] = 0
+                    extra.turn = (c + 1) & 7
                 else:
-                    M[more + X_TURN] = c | 8
+                    extra.turn = c | 8
                 return c
         granted = 0
         c = (c + 1) & 7
 
 
 @njit
-def _next_start(M, p):
+def _next_start(state: State, port: Port) -> int:
     """Return the time at which port `p` can start its next transmission; FOREVER if it has none."""
-    if PFC and M[M[p + P_MORE] + X_SIGNAL]:
-        return max(M[p + P_BUSY], M[M[p + P_MORE] + X_SIGNAL])
-    if eligible(M, p):
-        return M[p + P_BUSY]
+    if PFC and port.extra.pause_due:
+        return max(port.busy_until, port.extra.pause_due)
+    if eligible(state, port):
+        return port.busy_until
     return FOREVER
 
 
 @njit
-def _serve_one(M, th, p, start, mask, order):
+def _serve_one(state: State, thread: Thread, port: Port, start: int, mask: int, order: int) -> None:
     """Start the transmission whose turn it is among the classes in `mask`, or the pause frame that is due."""
-    if PFC and M[M[p + P_MORE] + X_SIGNAL]:
-        send_pause(M, th, p, start)
+    if PFC and port.extra.pause_due:
+        send_pause(state, thread, port, start)
         return
     c = count_trailing_zeros(mask)
-    if DRR and M[M[p + P_MORE] + X_QUANTUM + c]:
-        c = _turn(M, p, mask)
-    send_first(M, th, p, c, start, order)
+    if DRR and port.extra.quantum[c]:
+        c = _turn(state, port, mask)
+    send_first(state, thread, port, c, start, order)
 
 
 @njit
-def serve(M, th, p, limit):
+def serve(state: State, thread: Thread, port: Port, limit: int) -> None:
     """Start every transmission of port `p` that can start at or before `limit`. A queue never waits at an idle port
     that may send, so each starts when the one before ends."""
     while True:
-        start = M[p + P_BUSY]
+        start = port.busy_until
         if start > limit:
             break
-        mask = eligible(M, p)
+        mask = eligible(state, port)
         if PFC:
-            start = _next_start(M, p)
+            start = _next_start(state, port)
             if start > limit:
                 break
         elif mask == 0:
             break
-        _serve_one(M, th, p, start, mask, M[p + P_ID])
+        _serve_one(state, thread, port, start, mask, port.link)
 
 
 @njit
-def _serve_in_order(M, th, node, limit):
+def _serve_in_order(state: State, thread: Thread, node: Switch, limit: int) -> None:
     """Start what the ports of a switch can start at or before `limit`, in order of time, then of link."""
     while True:
         first = FOREVER
-        port = 0
-        for i in range(M[node + N_ACTIVE_COUNT]):
-            p = M[M[node + N_ACTIVE] + i]
-            start = _next_start(M, p)
-            if start < first or (start == first and start < FOREVER and M[p + P_ID] < M[port + P_ID]):
+        first_port = Port(state, 0)
+        for i in range(node.active_count):
+            port = Port(state, node.active_ports[i])
+            start = _next_start(state, port)
+            if start < first or (start == first and start < FOREVER and port.link < first_port.link):
                 first = start
-                port = p
+                first_port = port
         if first > limit:
             return
-        _serve_one(M, th, port, first, eligible(M, port), M[port + P_ID])
+        _serve_one(state, thread, first_port, first, eligible(state, first_port), first_port.link)
 
 
 @njit
-def serve_all(M, th, node, limit):
+def serve_all(state: State, thread: Thread, node: Switch, limit: int) -> None:
     """Bring all ports of a switch to `limit`."""
-    if PFC and M[node + N_WANTED]:
-        _serve_in_order(M, th, node, limit)
+    if PFC and node.pause_wanted:
+        _serve_in_order(state, thread, node, limit)
         return
-    for i in range(M[node + N_ACTIVE_COUNT]):
-        serve(M, th, M[M[node + N_ACTIVE] + i], limit)
+    for i in range(node.active_count):
+        serve(state, thread, Port(state, node.active_ports[i]), limit)
 
 
 @njit
-def _fetch_firsts(M, active, count):
+def _fetch_firsts(state: State, active: Words, count: int) -> None:
     """Prefetch the first packets of these ports."""
     for i in range(count):
-        p = M[active + i]
-        mask = M[p + P_QUEUE] & 0xFF
+        port = Port(state, active[i])
+        mask = port.queue & 0xFF
         if mask:
-            prefetch(M, M[p + P_CLASSES + count_trailing_zeros(mask) * CLASS_WORDS + C_HEAD])
+            prefetch(queue_of(port, count_trailing_zeros(mask)).head, 0)
 
 
 @njit
-def finish(M, th, node, end):
+def finish(state: State, thread: Thread, node: Switch, end: int) -> int:
     """Start what can start before `end` at the ports that have packets; return when the next one could start after."""
-    if PFC and M[node + N_WANTED]:
-        _serve_in_order(M, th, node, end - 1)
-    active = M[node + N_ACTIVE]
-    count = M[node + N_ACTIVE_COUNT]
-    if M[H_FAR]:
-        _fetch_firsts(M, active, count)
+    if PFC and node.pause_wanted:
+        _serve_in_order(state, thread, node, end - 1)
+    active = node.active_ports
+    count = node.active_count
+    if state.exceeds_caches:
+        _fetch_firsts(state, active, count)
     kept = 0
     earliest = FOREVER
     for i in range(count):
-        p = M[active + i]
-        serve(M, th, p, end - 1)
+        port = Port(state, active[i])
+        serve(state, thread, port, end - 1)
         if PFC:
-            start = _next_start(M, p)
+            start = _next_start(state, port)
             if start < earliest:
                 earliest = start
-            listed = M[p + P_QUEUE] & 0xFF or M[M[p + P_MORE] + X_SIGNAL]
+            listed = port.queue & 0xFF or port.extra.pause_due
         else:
-            listed = M[p + P_QUEUE] & 0xFF
-            if listed and M[p + P_BUSY] < earliest:
-                earliest = M[p + P_BUSY]
+            listed = port.queue & 0xFF
+            if listed and port.busy_until < earliest:
+                earliest = port.busy_until
         if listed:
-            M[active + kept] = p
+            active[kept] = port.base
             kept += 1
         else:
-            M[p + P_FLAGS] = M[p + P_FLAGS] & ~PORT_FLAG_ACTIVE
-    M[node + N_ACTIVE_COUNT] = kept
+            port.flags = port.flags & ~PORT_FLAG_ACTIVE
+    node.active_count = kept
     return earliest
 
 
 @njit
-def _full(M, node, p, c, waiting, size):
+def _full(state: State, node: Switch, port: Port, c: int, waiting: int, size: int) -> bool:
     """Return True if there is no room for a packet in the port's buffer or the switch's shared one. A queue may fill
     the shared buffer up to alpha times its free part (dynamic thresholds, Choudhury and Hahne, ToN 1998). A class may
     have its own limit in either."""
     if LIMITS:
-        held = M[node + N_USED_BY + c] if SHARED else M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
-        if held + size > M[H_LIMITS + c]:
+        held = node.used_by_class[c] if SHARED else queue_of(port, c).nbytes
+        if held + size > state.class_limits[c]:
             return True
     if SHARED:
-        free = M[H_SHARED] - M[node + N_USED]
-        queued = M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
-        return size > free or queued + size > (free * M[H_ALPHA]) // ALPHA_UNIT
-    return waiting + size > M[p + P_LIMIT]
+        free = state.shared_buffer - node.used_bytes
+        queued = queue_of(port, c).nbytes
+        return size > free or queued + size > (free * state.shared_alpha) // ALPHA_UNIT
+    return waiting + size > port.buffer
 
 
 @njit
-def _trim(M, th, node, p, A, B, size, c, back, time):
+def _trim(
+    state: State,
+    thread: Thread,
+    node: Switch,
+    port: Port,
+    header: int,
+    body: int,
+    size: int,
+    c: int,
+    back: Port,
+    time: int,
+) -> None:
     """Cut a data packet that finds its queue too long to its header, or every other time the last packet of the queue.
     This prevents unfairness among senders that send in step (NDP, SIGCOMM '17)."""
-    count = M[p + P_TESTS]
-    M[p + P_TESTS] = count + 1
-    if (M[p + P_QUEUE] >> c) & 1 and draw(M[p + P_RED_KEY], count) & 1:
-        record = p + P_CLASSES + c * CLASS_WORDS
-        last = M[record + C_TAIL]
-        other = M[last + 1]
-        other_size = (other >> A_SIZE) & MASK_SIZE
-        cut = (other >> A_TRIMMED) & 1
-        if (other >> A_KIND) & 7 == DATA and not cut and other_size >= size:
-            B, M[last + 2] = M[last + 2], B
-            A, M[last + 1] = other, A
-            M[record + C_BYTES] -= other_size - size
-            M[p + P_QUEUE] -= (other_size - size) << 8
+    count = port.red_draws
+    port.red_draws = count + 1
+    if (port.queue >> c) & 1 and draw(port.red_key, count) & 1:
+        fifo = queue_of(port, c)
+        last = fifo.tail
+        other = last.header
+        other_size = size_of(other)
+        cut = has_flag(other, A_TRIMMED)
+        if kind_of(other) == DATA and not cut and other_size >= size:
+            body, last.body = last.body, body
+            header, last.header = other, header
+            fifo.nbytes -= other_size - size
+            port.queue -= (other_size - size) << 8
             if SHARED:
-                use_shared(M, node, c, size - other_size)
+                use_shared(state, node, c, size - other_size)
             if DELAYS:
-                M[last + SINCE] = time
-    M[M[p + P_MORE] + X_TRIMMED] += 1
-    A = (A & ~(SIZE_FIELD | (7 << A_PRIORITY))) | (M[H_TRIM_SIZE] << A_SIZE)
-    A |= (1 << A_TRIMMED) | (M[H_TRIM_CLASS] << A_PRIORITY)
-    size = M[H_TRIM_SIZE]
-    c = min(M[H_TRIM_CLASS], M[p + P_FLAGS] >> 8)
-    if _full(M, node, p, c, M[p + P_QUEUE] >> 8, size):
-        log_drop(M, th, p, time, CAUSE_TAIL, A, B)
+                last.since = time
+    port.extra.trimmed += 1
+    header = with_size(header & ~(7 << A_PRIORITY), state.trim_size)
+    header |= (1 << A_TRIMMED) | (state.trim_class << A_PRIORITY)
+    size = state.trim_size
+    c = min(state.trim_class, port.flags >> 8)
+    if _full(state, node, port, c, port.queue >> 8, size):
+        log_drop(state, thread, port, time, CAUSE_TAIL, header, body)
         return
-    _enqueue(M, th, node, p, A, B, size, c, back, time)
+    _enqueue(state, thread, node, port, header, body, size, c, back, time)
 
 
 @njit
-def _enqueue(M, th, node, p, A, B, size, c, back, time):
-    waiting = append(M, th, p, A, B, size, c, back, time)
-    if waiting > M[p + P_PEAK]:
-        M[p + P_PEAK] = waiting
-    if not M[p + P_FLAGS] & PORT_FLAG_ACTIVE:
-        list_port(M, node, p)
+def _enqueue(
+    state: State,
+    thread: Thread,
+    node: Switch,
+    port: Port,
+    header: int,
+    body: int,
+    size: int,
+    c: int,
+    back: Port,
+    time: int,
+) -> None:
+    waiting = append(state, thread, port, header, body, size, c, back, time)
+    if waiting > port.peak:
+        port.peak = waiting
+    if not port.flags & PORT_FLAG_ACTIVE:
+        list_port(state, node, port)
     if PFC:
-        hold(M, th, back, c, size, time)
+        hold(state, thread, back, c, size, time)
 
 
 @njit
-def _no_room(M, th, node, p, c, A, B, size, back, time):
+def _no_room(
+    state: State,
+    thread: Thread,
+    node: Switch,
+    port: Port,
+    c: int,
+    header: int,
+    body: int,
+    size: int,
+    back: Port,
+    time: int,
+) -> int:
     """Return True if a packet has to be dropped; with flow control, the bytes from the same link count."""
-    if PFC and pausable(M, c):
-        if not M[node + N_WANTED] and M[M[back + P_MORE] + X_HELD + c] + size > limit_of(M, back):
-            serve_all(M, th, node, time)  # some of it may have left
-        return overfull(M, back, c, size)
+    if PFC and pausable(state, c):
+        if not node.pause_wanted and back.extra.held[c] + size > limit_of(state, back):
+            serve_all(state, thread, node, time)  # some of it may have left
+        return overfull(state, back, c, size)
     if SRPT:
-        return not make_room(M, th, p, c, size, M[p + P_LIMIT], A, B, time)
-    return _full(M, node, p, c, M[p + P_QUEUE] >> 8, size)
+        return not make_room(state, thread, port, c, size, port.buffer, header, body, time)
+    return _full(state, node, port, c, port.queue >> 8, size)
 
 
 @njit
-def offer(M, th, node, p, A, B, back, time):
+def offer(
+    state: State, thread: Thread, node: Switch, port: Port, header: int, body: int, back: Port, time: int
+) -> None:
     """Send, queue, mark, trim or drop a packet that reaches egress port `p` of switch `node` at `time`. `back`: the
     port opposite to the link it came over."""
-    queue = M[p + P_QUEUE]
+    queue = port.queue
     if queue & 0xFF or PFC:
-        serve(M, th, p, time)
-        queue = M[p + P_QUEUE]
-    flags = M[p + P_FLAGS]
-    c = min((A >> A_PRIORITY) & 7, flags >> 8)
-    if M[p + P_BUSY] <= time and (queue == 0 or PFC) and may_send(M, p, c):
-        transmit(M, th, p, A, B, time)
+        serve(state, thread, port, time)
+        queue = port.queue
+    flags = port.flags
+    c = min(priority_of(header), flags >> 8)
+    if port.busy_until <= time and (queue == 0 or PFC) and may_send(state, port, c):
+        transmit(state, thread, port, header, body, time)
         if DELAYS:
-            count_delay(M, p, 0)
+            count_delay(state, port, 0)
         return
-    size = (A >> A_SIZE) & MASK_SIZE
-    if TRIMMING and (A >> A_KIND) & 7 == DATA and not (A >> A_TRIMMED) & 1 and size > M[H_TRIM_SIZE]:
-        queued = M[p + P_CLASSES + c * CLASS_WORDS + C_BYTES]
-        if queued + size > M[H_TRIM] or _full(M, node, p, c, queue >> 8, size):
-            _trim(M, th, node, p, A, B, size, c, back, time)
+    size = size_of(header)
+    if TRIMMING and kind_of(header) == DATA and not has_flag(header, A_TRIMMED) and size > state.trim_size:
+        queued = queue_of(port, c).nbytes
+        if queued + size > state.trim_threshold or _full(state, node, port, c, queue >> 8, size):
+            _trim(state, thread, node, port, header, body, size, c, back, time)
             return
-    if _no_room(M, th, node, p, c, A, B, size, back, time):
-        log_drop(M, th, p, time, CAUSE_TAIL, A, B)
+    if _no_room(state, thread, node, port, c, header, body, size, back, time):
+        log_drop(state, thread, port, time, CAUSE_TAIL, header, body)
         return
-    verdict = admit(M, p, c, A)
+    verdict = admit(port, queue_of(port, c), header)
     if verdict > MARK:
-        log_drop(M, th, p, time, verdict - 2, A, B)
+        log_drop(state, thread, port, time, verdict - 2, header, body)
         return
     if verdict == MARK:
-        A |= 1 << A_CE
-        M[p + P_MARKS] += 1
-        M[p + P_CONTROL_MARKS] += (A >> A_KIND) & 7 != DATA
-    _enqueue(M, th, node, p, A, B, size, c, back, time)
+        header |= 1 << A_CE
+        port.marks += 1
+        port.control_marks += kind_of(header) != DATA
+    _enqueue(state, thread, node, port, header, body, size, c, back, time)
 
 
 @njit
-def pause(M, th, p, classes, time):
+def pause(state: State, thread: Thread, port: Port, classes: int, time: int) -> None:
     """Apply a pause frame for `classes` at port `p`, which has been served up to `time`."""
-    more = M[p + P_MORE]
-    if classes & ~M[more + X_PAUSED]:
-        M[more + X_PAUSES] += 1
-    M[more + X_PAUSED] = classes
-    if M[p + P_BUSY] < time:
-        M[p + P_BUSY] = time
-    mask = eligible(M, p)
-    if M[p + P_BUSY] == time and mask and not M[more + X_SIGNAL]:
-        _serve_one(M, th, p, time, mask, AFTER_ALL)
+    extra = port.extra
+    if classes & ~extra.paused:
+        extra.pauses += 1
+    extra.paused = classes
+    if port.busy_until < time:
+        port.busy_until = time
+    mask = eligible(state, port)
+    if port.busy_until == time and mask and not extra.pause_due:
+        _serve_one(state, thread, port, time, mask, AFTER_ALL)

@@ -11,42 +11,12 @@ they were set. A process that an event wakes continues by a timer that is due at
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import (
     DELIVERED,
-    DONE_WORDS,
-    E_AFTER,
-    E_AFTER_COUNT,
-    E_AT,
-    E_EFFORT,
-    E_NEEDS,
-    E_PARENT,
-    E_POSTS,
-    E_POSTS_COUNT,
-    E_STATION,
-    E_WAITER,
     FAILED_LATE,
     FIRED,
     FOREVER,
-    G_DONE,
-    G_QUEUE,
-    G_RANK,
-    G_READY,
-    G_RELEASED,
-    G_VARIANT,
-    H_FAILED,
-    H_HOST_LATENCY,
-    H_RECEIVERS,
-    H_SENDERS,
-    H_SOON,
-    H_SORT,
-    H_SORTED,
-    H_STARVED,
-    H_THREAD,
-    H_TIMER_COUNT,
-    H_TIMER_NEXT,
-    H_TIMER_SET,
-    H_TIMERS,
-    H_TOLD,
     KEY_ORDER,
     O_BEGIN,
     O_COMPUTE,
@@ -54,356 +24,361 @@ from gradwire.jit.layout import (
     O_NOTE,
     O_UNTIL,
     O_WAIT,
-    OPERATION_WORDS,
-    Q_COUNT,
-    Q_CREDIT,
-    Q_HEAP,
-    Q_OFFERED,
-    Q_UNDER_WAY,
-    R_EVENT,
-    R_LEFT,
-    RECEIVER_WORDS,
-    S_HOME,
-    S_ORDER,
-    SENDER_WORDS,
     SLOW_UNIT,
-    T_DONE,
-    T_DONE_BASE,
-    T_PLAYED,
-    THREAD_WORDS,
-    TIMER_WORDS,
-    V_BYTES,
-    W_AT,
-    W_BEGUN,
-    W_COMPUTED,
-    W_END,
-    W_ENDED,
-    W_NEXT,
-    W_NEXT_END,
-    W_SLOW,
-    W_STARVED,
-    W_TIMES,
+)
+from gradwire.jit.records.flows import receiver_at, sender_at
+from gradwire.jit.records.header import DeliveryEntry, State, Thread
+from gradwire.jit.records.programs import (
+    Event,
+    Operation,
+    Process,
+    ProgramMessage,
+    ReleaseEntry,
+    ReleaseQueue,
+    StepCount,
+    TimerEntry,
 )
 from gradwire.sim.engine.program.flow_setup import open_message
 from gradwire.sim.engine.program.flow_teardown import note
 
 
 @njit
-def _add(M, base, count, time, number, key):
-    """Add to a heap of (time, number, key), lowest time and number first, that has `count` entries."""
-    i = count
-    while i > 0:
-        parent = (i - 1) >> 1
-        at = base + TIMER_WORDS * parent
-        if M[at] < time or (M[at] == time and M[at + 1] < number):
-            break
-        place = base + TIMER_WORDS * i
-        M[place] = M[at]
-        M[place + 1] = M[at + 1]
-        M[place + 2] = M[at + 2]
-        i = parent
-    place = base + TIMER_WORDS * i
-    M[place] = time
-    M[place + 1] = number
-    M[place + 2] = key
+def _entry(state: State, heap: int, index: int) -> TimerEntry:
+    """Return an entry of a heap."""
+    return TimerEntry(state, heap + TimerEntry.WORDS * index)
 
 
 @njit
-def _drop(M, base, count):
+def _put(entry: TimerEntry, time: int, number: int, key: int) -> None:
+    """Write an entry."""
+    entry.time = time
+    entry.number = number
+    entry.key = key
+
+
+@njit
+def _add(state: State, heap: int, count: int, time: int, number: int, key: int) -> None:
+    """Add to a heap, lowest time and number first, that has `count` entries."""
+    i = count
+    while i > 0:
+        parent = (i - 1) >> 1
+        other = _entry(state, heap, parent)
+        if other.time < time or (other.time == time and other.number < number):
+            break
+        _put(_entry(state, heap, i), other.time, other.number, other.key)
+        i = parent
+    _put(_entry(state, heap, i), time, number, key)
+
+
+@njit
+def _drop(state: State, heap: int, count: int) -> None:
     """Remove the first entry; `count` are left."""
-    last = base + TIMER_WORDS * count
-    time = M[last]
-    number = M[last + 1]
+    last = _entry(state, heap, count)
+    time, number, key = last.time, last.number, last.key
     i = 0
     while True:
         child = 2 * i + 1
         if child >= count:
             break
-        at = base + TIMER_WORDS * child
+        entry = _entry(state, heap, child)
         if child + 1 < count:
-            other = at + TIMER_WORDS
-            if M[other] < M[at] or (M[other] == M[at] and M[other + 1] < M[at + 1]):
+            other = _entry(state, heap, child + 1)
+            if other.time < entry.time or (other.time == entry.time and other.number < entry.number):
                 child += 1
-                at = other
-        if time < M[at] or (time == M[at] and number < M[at + 1]):
+                entry = other
+        if time < entry.time or (time == entry.time and number < entry.number):
             break
-        place = base + TIMER_WORDS * i
-        M[place] = M[at]
-        M[place + 1] = M[at + 1]
-        M[place + 2] = M[at + 2]
+        _put(_entry(state, heap, i), entry.time, entry.number, entry.key)
         i = child
     if count:
-        place = base + TIMER_WORDS * i
-        M[place] = time
-        M[place + 1] = number
-        M[place + 2] = M[last + 2]
+        _put(_entry(state, heap, i), time, number, key)
 
 
 @njit
-def set_timer(M, time, key):
+def set_timer(state: State, time: int, key: int) -> None:
     """Set a timer of a program: `key` is the base of a process << 1, or of an event << 1 | 1. Timers of equal times
     fire in the order in which they were set."""
-    count = M[H_TIMER_COUNT]
-    M[H_TIMER_COUNT] = count + 1
-    M[H_TIMER_SET] += 1
-    _add(M, M[H_TIMERS], count, time, M[H_TIMER_SET], key)
-    M[H_TIMER_NEXT] = M[M[H_TIMERS]]
+    count = state.timer_count
+    state.timer_count = count + 1
+    state.timers_set += 1
+    _add(state, state.timers, count, time, state.timers_set, key)
+    state.next_timer = _entry(state, state.timers, 0).time
 
 
 @njit
-def _drop_timer(M):
-    count = M[H_TIMER_COUNT] - 1
-    M[H_TIMER_COUNT] = count
-    _drop(M, M[H_TIMERS], count)
-    M[H_TIMER_NEXT] = M[M[H_TIMERS]] if count else FOREVER
+def _drop_timer(state: State) -> None:
+    """Remove the first timer."""
+    count = state.timer_count - 1
+    state.timer_count = count
+    _drop(state, state.timers, count)
+    state.next_timer = _entry(state, state.timers, 0).time if count else FOREVER
 
 
 @njit
-def _tell(M, now):
+def _tell(state: State, now: int) -> None:
     """Return to Python before a host could react to an event at `now`."""
-    M[H_TOLD] = min(M[H_TOLD], now)
+    state.earliest_python_event = min(state.earliest_python_event, now)
 
 
 @njit
-def _release(M, g, now):
+def _release(state: State, message: ProgramMessage, now: int) -> None:
     """Release a message: it starts one software latency later."""
-    begin = now + M[H_HOST_LATENCY]
-    M[g + G_RELEASED] = begin
-    if not open_message(M, g):
-        _tell(M, now)  # Python reports the missing room
+    begin = now + state.host_latency
+    message.released_at = begin
+    if not open_message(state, message):
+        _tell(state, now)  # Python reports the missing room
 
 
 @njit
-def _fill(M, q, now):
+def _release_entry(queue: ReleaseQueue, index: int) -> ReleaseEntry:
+    """Return an entry of a queue's heap."""
+    return ReleaseEntry(queue, queue.heap + 2 * index)
+
+
+@njit
+def _move(queue: ReleaseQueue, source: int, index: int) -> None:
+    """Copy an entry of a queue's heap."""
+    entry, other = _release_entry(queue, index), _release_entry(queue, source)
+    entry.rank = other.rank
+    entry.message = other.message
+
+
+@njit
+def _fill(state: State, queue: ReleaseQueue, now: int) -> None:
     """Release what the credit of a queue allows; a message larger than the credit goes alone."""
-    heap = M[q + Q_HEAP]
-    while M[q + Q_COUNT]:
-        g = M[heap + 1]
-        if M[q + Q_UNDER_WAY] and M[q + Q_UNDER_WAY] + M[M[g + G_VARIANT] + V_BYTES] > M[q + Q_CREDIT]:
+    while queue.count:
+        message = _release_entry(queue, 0).message
+        if queue.under_way and queue.under_way + message.variant.nbytes > queue.credit:
             return
-        count = M[q + Q_COUNT] - 1
-        M[q + Q_COUNT] = count
-        key = M[heap + 2 * count]
-        other = M[heap + 2 * count + 1]
+        count = queue.count - 1
+        queue.count = count
+        last = _release_entry(queue, count)
+        rank, other = last.rank, last.message
         i = 0
         while True:
             child = 2 * i + 1
             if child >= count:
                 break
-            if child + 1 < count and M[heap + 2 * child + 2] < M[heap + 2 * child]:
+            if child + 1 < count and _release_entry(queue, child + 1).rank < _release_entry(queue, child).rank:
                 child += 1
-            if key <= M[heap + 2 * child]:
+            if rank <= _release_entry(queue, child).rank:
                 break
-            M[heap + 2 * i] = M[heap + 2 * child]
-            M[heap + 2 * i + 1] = M[heap + 2 * child + 1]
+            _move(queue, child, i)
             i = child
-        M[heap + 2 * i] = key
-        M[heap + 2 * i + 1] = other
-        M[q + Q_UNDER_WAY] += M[M[g + G_VARIANT] + V_BYTES]
-        _release(M, g, now)
+        entry = _release_entry(queue, i)
+        entry.rank = rank
+        entry.message = other
+        queue.under_way += message.variant.nbytes
+        _release(state, message, now)
 
 
 @njit
-def _ready(M, g, now):
+def _ready(state: State, message: ProgramMessage, now: int) -> None:
     """Release a message that is ready at its host, or queue it for release, by rank and then by readiness."""
-    M[g + G_READY] = now
-    q = M[g + G_QUEUE]
-    if q == 0:
-        _release(M, g, now)
+    message.ready_at = now
+    queue = message.queue
+    if not queue:
+        _release(state, message, now)
         return
-    heap = M[q + Q_HEAP]
-    key = (M[g + G_RANK] << KEY_ORDER) | M[q + Q_OFFERED]
-    M[q + Q_OFFERED] += 1
-    i = M[q + Q_COUNT]
-    M[q + Q_COUNT] = i + 1
+    rank = (message.rank << KEY_ORDER) | queue.offered
+    queue.offered += 1
+    i = queue.count
+    queue.count = i + 1
     while i > 0:
         parent = (i - 1) >> 1
-        if M[heap + 2 * parent] <= key:
+        if _release_entry(queue, parent).rank <= rank:
             break
-        M[heap + 2 * i] = M[heap + 2 * parent]
-        M[heap + 2 * i + 1] = M[heap + 2 * parent + 1]
+        _move(queue, parent, i)
         i = parent
-    M[heap + 2 * i] = key
-    M[heap + 2 * i + 1] = g
-    _fill(M, q, now)
+    entry = _release_entry(queue, i)
+    entry.rank = rank
+    entry.message = message
+    _fill(state, queue, now)
 
 
 @njit
-def _begin_firing(M, e, now):
+def _begin_firing(state: State, event: Event, now: int) -> None:
     """Let an event happen: the messages that it posts become ready, and the process that waits for it continues."""
-    M[e + E_NEEDS] = FIRED
-    M[e + E_AT] = 0
-    posts = M[e + E_POSTS]
-    for i in range(M[e + E_POSTS_COUNT]):
-        _ready(M, M[posts + i], now)
-    if M[e + E_WAITER]:
-        set_timer(M, now, M[e + E_WAITER] << 1)
-        M[e + E_WAITER] = 0
+    event.needs = FIRED
+    event.counted = 0
+    posts = event.posts
+    for i in range(event.post_count):
+        _ready(state, ProgramMessage(state, posts[i]), now)
+    if event.waiter:
+        set_timer(state, now, event.waiter.base << 1)
+        event.waiter = 0
 
 
 @njit
-def _fire(M, e, now):
+def _fire(state: State, event: Event, now: int) -> None:
     """Let an event happen, with all that follows from it at once, depth first. An event that counts it happens with all
     that follows from that before the next one counts."""
-    M[e + E_PARENT] = 0
-    _begin_firing(M, e, now)
-    while e:
-        if M[e + E_AT] == M[e + E_AFTER_COUNT]:
-            e = M[e + E_PARENT]
+    event.parent = 0
+    _begin_firing(state, event, now)
+    while event:
+        if event.counted == event.dependent_count:
+            event = event.parent
             continue
-        following = M[M[e + E_AFTER] + M[e + E_AT]]
-        M[e + E_AT] += 1
-        M[following + E_NEEDS] -= 1
-        if M[following + E_NEEDS] == 0 and not _works(M, following, now):
-            M[following + E_PARENT] = e
-            e = following
-            _begin_firing(M, e, now)
+        following = Event(state, event.dependents[event.counted])
+        event.counted += 1
+        following.needs -= 1
+        if following.needs == 0 and not _works(state, following, now):
+            following.parent = event
+            event = following
+            _begin_firing(state, event, now)
 
 
 @njit
-def _works(M, e, now):
+def _works(state: State, event: Event, now: int) -> bool:
     """Return True if an event that has all it needs takes work first, which its station does after earlier work."""
-    station = M[e + E_STATION]
-    if station == 0:
+    if event.resource == 0:
         return False
-    end = max(now, M[station]) + M[e + E_EFFORT]
-    M[station] = end
-    set_timer(M, end, e << 1 | 1)
+    busy_until = Words(state, event.resource)
+    end = max(now, busy_until[0]) + event.effort
+    busy_until[0] = end
+    set_timer(state, end, event.base << 1 | 1)
     return True
 
 
 @njit
-def _count(M, e, now):
+def _count(state: State, event: Event, now: int) -> None:
     """Count one of the things that an event needs."""
-    M[e + E_NEEDS] -= 1
-    if M[e + E_NEEDS] == 0 and not _works(M, e, now):
-        _fire(M, e, now)
+    event.needs -= 1
+    if event.needs == 0 and not _works(state, event, now):
+        _fire(state, event, now)
 
 
 @njit
-def _proceed(M, w, now):
+def _proceed(state: State, process: Process, now: int) -> None:
     """Continue a process until it computes, waits, or has come to the end of its known operations."""
     while True:
-        at = M[w + W_AT]
-        if at == M[w + W_END]:
-            M[w + W_TIMES + (M[w + W_BEGUN] & 3)] = now
-            M[w + W_BEGUN] += 1
-            _tell(M, now)
-            if M[w + W_NEXT] == 0:
-                M[w + W_STARVED] = 1
-                M[w + W_ENDED] = now
-                M[H_STARVED] = w
+        at = process.operation
+        if at == process.schedule_end:
+            process.part_times[process.finished_parts & 3] = now
+            process.finished_parts += 1
+            _tell(state, now)
+            if process.next_schedule == 0:
+                process.is_starved = 1
+                process.starved_at = now
+                state.starved_process = process.base
                 return
-            M[w + W_AT] = M[w + W_NEXT]
-            M[w + W_END] = M[w + W_NEXT_END]
-            M[w + W_NEXT] = 0
+            process.operation = process.next_schedule
+            process.schedule_end = process.next_schedule_end
+            process.next_schedule = 0
             continue
-        operation = M[at]
-        value = M[at + 1]
-        M[w + W_AT] = at + OPERATION_WORDS
-        if operation == O_COMPUTE:
-            if M[w + W_SLOW] != SLOW_UNIT:
-                value = value // SLOW_UNIT * M[w + W_SLOW] + (value % SLOW_UNIT) * M[w + W_SLOW] // SLOW_UNIT
-            M[w + W_COMPUTED] += value
-            set_timer(M, now + value, w << 1)
+        operation = Operation(state, at)
+        value = operation.value
+        process.operation = at + Operation.WORDS
+        if operation.kind == O_COMPUTE:
+            if process.slowness != SLOW_UNIT:
+                value = value // SLOW_UNIT * process.slowness + (value % SLOW_UNIT) * process.slowness // SLOW_UNIT
+            process.computed += value
+            set_timer(state, now + value, process.base << 1)
             return
-        if operation == O_WAIT:
-            if value and M[value + E_NEEDS] != FIRED:
-                M[value + E_WAITER] = w
+        if operation.kind == O_WAIT:
+            if value and Event(state, value).needs != FIRED:
+                Event(state, value).waiter = process
                 return
-        elif operation == O_FIRE:
-            _count(M, value, now)
-        elif operation == O_UNTIL:
+        elif operation.kind == O_FIRE:
+            _count(state, Event(state, value), now)
+        elif operation.kind == O_UNTIL:
             if value > now:
-                set_timer(M, value, w << 1)
+                set_timer(state, value, process.base << 1)
                 return
-        elif operation == O_NOTE:
-            M[value] = now
-        elif operation == O_BEGIN:
-            if M[value] == 0:
-                M[value] = now
+        elif operation.kind == O_NOTE:
+            state.words[value] = now
+        elif operation.kind == O_BEGIN:
+            if state.words[value] == 0:
+                state.words[value] = now
         else:
-            M[value] = M[w + W_COMPUTED]
-            M[w + W_COMPUTED] = 0
+            state.words[value] = process.computed
+            process.computed = 0
 
 
 @njit
-def _collect(M, threads):
+def _collect(state: State, threads: int) -> None:
     """Sort the new log rows of all threads by time and message; what nothing waits for is only counted. Every row is
     entered into the message log."""
-    for thread in range(threads):
-        th = M[H_THREAD] + thread * THREAD_WORDS
-        for row in range(M[th + T_PLAYED], M[th + T_DONE]):
-            at = M[th + T_DONE_BASE] + row * DONE_WORDS
-            note(M, at)
-            flow = M[at + 1]
-            r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-            left = M[r + R_LEFT]
-            if left == 0:
+    for thread_number in range(threads):
+        thread = Thread(state, state.thread_records + thread_number * Thread.WORDS)
+        for row in range(thread.played, thread.delivery_count):
+            entry = DeliveryEntry(state, thread.deliveries + row * DeliveryEntry.WORDS)
+            note(state, entry)
+            flow_number = entry.flow
+            receiver = receiver_at(state, flow_number)
+            if receiver.deliveries_left == 0:
                 continue
-            f = M[H_SENDERS] + flow * SENDER_WORDS
-            delivered = M[at + 2] == DELIVERED
+            step = StepCount(state, receiver.deliveries_left)
+            flow = sender_at(state, flow_number)
+            delivered = entry.what == DELIVERED
             if delivered:
-                M[left] -= 1
-                M[left + 1] = max(M[left + 1], M[at])
-                if M[left] == 0:
-                    _tell(M, M[left + 1])
-                if M[r + R_EVENT] == 0:
+                step.left -= 1
+                step.last_delivery = max(step.last_delivery, entry.time)
+                if step.left == 0:
+                    _tell(state, step.last_delivery)
+                if receiver.event == 0:
                     continue
-            elif M[f + S_HOME] == 0:
+            elif flow.program_message == 0:
                 continue
-            _add(M, M[H_SORT], M[H_SORTED], M[at], (M[f + S_ORDER] >> KEY_ORDER) << 1 | delivered, flow)
-            M[H_SORTED] += 1
-        M[th + T_PLAYED] = M[th + T_DONE]
+            _add(
+                state,
+                state.event_heap,
+                state.event_heap_count,
+                entry.time,
+                (flow.order >> KEY_ORDER) << 1 | delivered,
+                flow_number,
+            )
+            state.event_heap_count += 1
+        thread.played = thread.delivery_count
 
 
 @njit
-def _hear(M, flow, delivered, now):
+def _hear(state: State, flow_number: int, delivered: int, now: int) -> None:
     """Handle a delivery, or the end of a sender, which returns credit to its queue and may be an event."""
     if delivered:
-        _count(M, M[M[H_RECEIVERS] + flow * RECEIVER_WORDS + R_EVENT], now)
+        _count(state, Event(state, receiver_at(state, flow_number).event), now)
         return
-    g = M[M[H_SENDERS] + flow * SENDER_WORDS + S_HOME]
-    q = M[g + G_QUEUE]
-    if q:
-        M[q + Q_UNDER_WAY] -= M[M[g + G_VARIANT] + V_BYTES]
-        _fill(M, q, now)
-    if M[g + G_DONE]:
-        _count(M, M[g + G_DONE], now)
+    message = ProgramMessage(state, sender_at(state, flow_number).program_message)
+    queue = message.queue
+    if queue:
+        queue.under_way -= message.variant.nbytes
+        _fill(state, queue, now)
+    if message.done_event:
+        _count(state, message.done_event, now)
 
 
 @njit
-def play(M, end, threads):
+def play(state: State, end: int, threads: int) -> None:
     """Play everything before `end`. H_SOON: the earliest thing that follows in the network or here; H_TOLD: the
     earliest event that Python must know of. When a process comes to the end of its known operations (H_STARVED),
     everything stops: Python provides the next ones, and calls again before the network advances."""
-    M[H_SOON] = FOREVER
-    M[H_TOLD] = FOREVER
-    sort = M[H_SORT]
-    _collect(M, threads)
-    w = M[H_STARVED]
-    if w:
-        M[H_STARVED] = 0
-        if M[w + W_STARVED] == 0:  # otherwise it has come to its end
-            _proceed(M, w, M[w + W_ENDED])
-    while M[H_STARVED] == 0:
-        if M[H_SORTED] and M[sort] <= M[H_TIMER_NEXT]:
-            now = M[sort]
-            delivered = M[sort + 1] & 1
-            flow = M[sort + 2]
-            M[H_SORTED] -= 1
-            _drop(M, sort, M[H_SORTED])
-            _hear(M, flow, delivered, now)
+    state.earliest_consequence = FOREVER
+    state.earliest_python_event = FOREVER
+    _collect(state, threads)
+    process = Process(state, state.starved_process)
+    if process:
+        state.starved_process = 0
+        if process.is_starved == 0:  # otherwise it has come to its end
+            _proceed(state, process, process.starved_at)
+    while state.starved_process == 0:
+        first = _entry(state, state.event_heap, 0)
+        if state.event_heap_count and first.time <= state.next_timer:
+            now = first.time
+            delivered = first.number & 1
+            flow_number = first.key
+            state.event_heap_count -= 1
+            _drop(state, state.event_heap, state.event_heap_count)
+            _hear(state, flow_number, delivered, now)
             continue
-        now = M[H_TIMER_NEXT]
+        now = state.next_timer
         if now >= end:
             break
-        key = M[M[H_TIMERS] + 2]
-        _drop_timer(M)
+        key = _entry(state, state.timers, 0).key
+        _drop_timer(state)
         if key & 1:
-            _fire(M, key >> 1, now)
+            _fire(state, Event(state, key >> 1), now)
         else:
-            _proceed(M, key >> 1, now)
-    if M[H_SOON] < end:
-        M[H_FAILED] = FAILED_LATE
-    M[H_SOON] = min(M[H_SOON], M[H_TIMER_NEXT])
+            _proceed(state, Process(state, key >> 1), now)
+    if state.earliest_consequence < end:
+        state.failure = FAILED_LATE
+    state.earliest_consequence = min(state.earliest_consequence, state.next_timer)

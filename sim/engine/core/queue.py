@@ -4,195 +4,174 @@ Where the shortest message goes first (pFabric), they leave from any position.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    A_KIND,
-    A_SIZE,
-    B_ARGUMENT,
-    C_BYTES,
-    C_HEAD,
-    C_TAIL,
-    CAUSE_EVICTED,
-    CLASS_WORDS,
-    DATA,
-    DELAY_BINS,
-    DELAY_FIRST,
-    H_STATUS,
-    MASK_FLOW,
-    MASK_SEQUENCE,
-    MASK_SIZE,
-    N_USED,
-    N_USED_BY,
-    P_CLASSES,
-    P_MORE,
-    P_NODE,
-    P_QUEUE,
-    POOL_FULL,
-    POOL_WORDS,
-    T_BUMP,
-    T_BUMP_END,
-    T_FREE,
-    X_DELAYS,
-)
+from gradwire.jit.records.constants import CAUSE_EVICTED, DATA, DELAY_BINS, DELAY_FIRST, POOL_FULL
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Port, QueueEntry, Switch, queue_of
+from gradwire.jit.records.packets import argument_of, flow_of, kind_of, size_of
 from gradwire.sim.engine.memory.atomics import bit_length, prefetch
 
 from .bindings import DELAYS, LIMITS, PFC, SHARED, SRPT
 from .link import log_drop, transmit
 from .pause import release
 
-BACK = POOL_WORDS  # the port opposite to the link that the packet came over, 0 at hosts
-SINCE = POOL_WORDS + PFC  # arrival time
-ENTRY_WORDS = POOL_WORDS + PFC + DELAYS
+ENTRY_WORDS = 5 if DELAYS else 3 + PFC  # of a QueueEntry, as far as they are used
 
 
 @njit
-def take_entry(M, th):
+def take_entry(state: State, thread: Thread) -> QueueEntry:
     """Return a free entry of the thread's pool."""
-    entry = M[th + T_FREE]
-    if entry:
-        M[th + T_FREE] = M[entry]
+    base = thread.free_entries
+    entry = QueueEntry(state, base)
+    if base:
+        thread.free_entries = entry.next.base
     else:
-        entry = M[th + T_BUMP]
-        if entry >= M[th + T_BUMP_END]:
-            M[H_STATUS] = POOL_FULL
+        base = thread.next_entry
+        entry = QueueEntry(state, base)
+        if base >= thread.pool_end:
+            state.status = POOL_FULL
         else:
-            M[th + T_BUMP] = entry + ENTRY_WORDS
+            thread.next_entry = base + ENTRY_WORDS
     return entry
 
 
 @njit
-def give_entry(M, th, entry):
+def give_entry(state: State, thread: Thread, entry: QueueEntry) -> None:
     """Free an entry."""
-    M[entry] = M[th + T_FREE]
-    M[th + T_FREE] = entry
+    entry.next = thread.free_entries
+    thread.free_entries = entry.base
 
 
 @njit
-def use_shared(M, node, c, size):
+def use_shared(state: State, node: Switch, c: int, size: int) -> None:
     """Count bytes that a class holds of its switch's shared buffer."""
-    M[node + N_USED] += size
+    node.used_bytes += size
     if LIMITS:
-        M[node + N_USED_BY + c] += size
+        node.used_by_class[c] += size
 
 
 @njit
-def append(M, th, p, A, B, size, c, back, time):
+def append(
+    state: State, thread: Thread, port: Port, header: int, body: int, size: int, c: int, back: Port, time: int
+) -> int:
     """Put a packet at the end of class `c` of port `p`. Returns the bytes that wait at the port now."""
-    entry = take_entry(M, th)
-    M[entry + 1] = A
-    M[entry + 2] = B
+    entry = take_entry(state, thread)
+    entry.header = header
+    entry.body = body
     if PFC:
-        M[entry + BACK] = back
+        entry.back = back
     if DELAYS:
-        M[entry + SINCE] = time
-    record = p + P_CLASSES + c * CLASS_WORDS
-    queue = M[p + P_QUEUE]
+        entry.since = time
+    fifo = queue_of(port, c)
+    queue = port.queue
     bit = 1 << c
     if queue & bit:
-        M[M[record + C_TAIL]] = entry
+        fifo.tail.next = entry
     else:
-        M[record + C_HEAD] = entry
+        fifo.head = entry
         queue |= bit
-    M[record + C_TAIL] = entry
-    M[record + C_BYTES] += size
+    fifo.tail = entry
+    fifo.nbytes += size
     queue += size << 8
-    M[p + P_QUEUE] = queue
+    port.queue = queue
     if SHARED:
-        use_shared(M, M[p + P_NODE], c, size)
+        use_shared(state, port.node, c, size)
     return queue >> 8
 
 
 @njit
-def _take_out(M, p, c, before, entry):
+def _take_out(state: State, port: Port, c: int, before: QueueEntry, entry: QueueEntry) -> int:
     """Unlink an entry of class `c`; `before` is the one ahead of it, 0 for none. Returns its size."""
-    record = p + P_CLASSES + c * CLASS_WORDS
-    size = (M[entry + 1] >> A_SIZE) & MASK_SIZE
-    queue = M[p + P_QUEUE] - (size << 8)
-    if before == 0:
-        if entry == M[record + C_TAIL]:
+    fifo = queue_of(port, c)
+    size = size_of(entry.header)
+    queue = port.queue - (size << 8)
+    if not before:
+        if entry == fifo.tail:
             queue &= ~(1 << c)
         else:
-            M[record + C_HEAD] = M[entry]
-    elif entry == M[record + C_TAIL]:
-        M[record + C_TAIL] = before
+            fifo.head = entry.next
+    elif entry == fifo.tail:
+        fifo.tail = before
     else:
-        M[before] = M[entry]
-    M[p + P_QUEUE] = queue
+        before.next = entry.next
+    port.queue = queue
     if SHARED:
-        use_shared(M, M[p + P_NODE], c, -size)
-    M[record + C_BYTES] -= size
+        use_shared(state, port.node, c, -size)
+    fifo.nbytes -= size
     return size
 
 
 @njit
-def rank_of(A, B):
+def rank_of(header: int, body: int) -> int:
     """Return the rank of a packet, lower first: what is left of its message, 0 for control packets."""
-    if (A >> A_KIND) & 7 != DATA:
+    if kind_of(header) != DATA:
         return 0
-    return (B >> B_ARGUMENT) & MASK_SEQUENCE
+    return argument_of(body)
 
 
 @njit
-def _best(M, p, c):
+def _best(state: State, port: Port, c: int) -> QueueEntry:
     """Return the entry ahead of the one that goes first: the earliest packet of the message with the lowest rank."""
-    record = p + P_CLASSES + c * CLASS_WORDS
-    tail = M[record + C_TAIL]
-    entry = M[record + C_HEAD]
-    before = 0
+    fifo = queue_of(port, c)
+    tail = fifo.tail
+    entry = fifo.head
+    before = QueueEntry(state, 0)
     best = entry
-    best_before = 0
-    least = rank_of(M[entry + 1], M[entry + 2])
+    best_before = QueueEntry(state, 0)
+    least = rank_of(entry.header, entry.body)
     while entry != tail:
         before = entry
-        entry = M[entry]
-        rank = rank_of(M[entry + 1], M[entry + 2])
+        entry = entry.next
+        rank = rank_of(entry.header, entry.body)
         if rank < least:
             best = entry
             best_before = before
             least = rank
-    if (M[best + 1] >> A_KIND) & 7 != DATA:
+    if kind_of(best.header) != DATA:
         return best_before
-    flow = M[best + 2] & MASK_FLOW
-    entry = M[record + C_HEAD]
-    before = 0
-    while (M[entry + 1] >> A_KIND) & 7 != DATA or M[entry + 2] & MASK_FLOW != flow:
+    flow_number = flow_of(best.body)
+    entry = fifo.head
+    before = QueueEntry(state, 0)
+    while kind_of(entry.header) != DATA or flow_of(entry.body) != flow_number:
         before = entry
-        entry = M[entry]
+        entry = entry.next
     return before
 
 
 @njit
-def make_room(M, th, p, c, size, room, A, B, time):
+def make_room(
+    state: State, thread: Thread, port: Port, c: int, size: int, room: int, header: int, body: int, time: int
+) -> bool:
     """Drop packets of class `c` with a higher rank than the arriving one until `size` bytes fit into `room` at port
     `p`. The highest rank goes first, and of equals the latest. Returns True if the bytes fit."""
-    own = rank_of(A, B)
-    record = p + P_CLASSES + c * CLASS_WORDS
-    while (M[p + P_QUEUE] >> 8) + size > room:
-        if not (M[p + P_QUEUE] >> c) & 1:
+    own = rank_of(header, body)
+    fifo = queue_of(port, c)
+    while (port.queue >> 8) + size > room:
+        if not (port.queue >> c) & 1:
             return False
-        tail = M[record + C_TAIL]
-        entry = M[record + C_HEAD]
-        before = 0
+        tail = fifo.tail
+        entry = fifo.head
+        before = QueueEntry(state, 0)
         worst = entry
-        worst_before = 0
-        most = rank_of(M[entry + 1], M[entry + 2])
+        worst_before = QueueEntry(state, 0)
+        most = rank_of(entry.header, entry.body)
         while entry != tail:
             before = entry
-            entry = M[entry]
-            rank = rank_of(M[entry + 1], M[entry + 2])
+            entry = entry.next
+            rank = rank_of(entry.header, entry.body)
             if rank >= most:
                 worst = entry
                 worst_before = before
                 most = rank
         if most <= own:
             return False
-        _take_out(M, p, c, worst_before, worst)
-        log_drop(M, th, p, time, CAUSE_EVICTED, M[worst + 1], M[worst + 2])
-        give_entry(M, th, worst)
+        _take_out(state, port, c, worst_before, worst)
+        log_drop(state, thread, port, time, CAUSE_EVICTED, worst.header, worst.body)
+        give_entry(state, thread, worst)
     return True
 
 
 @njit
-def delay_bin(delay):
+def delay_bin(delay: int) -> int:
     """Return the bin of a waiting time: bin 0 below 2**DELAY_FIRST ps, then four bins per octave."""
     if delay < 1 << DELAY_FIRST:
         return 0
@@ -201,40 +180,40 @@ def delay_bin(delay):
 
 
 @njit
-def count_delay(M, p, delay):
+def count_delay(state: State, port: Port, delay: int) -> None:
     """Count a packet's waiting time at port `p`."""
-    M[M[M[p + P_MORE] + X_DELAYS] + delay_bin(delay)] += 1
+    port.extra.delays[delay_bin(delay)] += 1
 
 
 @njit
-def send_first(M, th, p, c, start, order):
+def send_first(state: State, thread: Thread, port: Port, c: int, start: int, order: int) -> None:
     """Start the transmission of the packet of class `c` that goes first. `order`: see `pause.release`."""
-    record = p + P_CLASSES + c * CLASS_WORDS
+    fifo = queue_of(port, c)
     if SRPT:
-        before = _best(M, p, c)
-        entry = M[before] if before else M[record + C_HEAD]
-        size = _take_out(M, p, c, before, entry)
-        A = M[entry + 1]
-        B = M[entry + 2]
+        before = _best(state, port, c)
+        entry = before.next if before else fifo.head
+        size = _take_out(state, port, c, before, entry)
+        header = entry.header
+        body = entry.body
     else:
-        entry = M[record + C_HEAD]
-        A = M[entry + 1]
-        B = M[entry + 2]
-        size = (A >> A_SIZE) & MASK_SIZE
-        queue = M[p + P_QUEUE] - (size << 8)
-        if entry == M[record + C_TAIL]:
+        entry = fifo.head
+        header = entry.header
+        body = entry.body
+        size = size_of(header)
+        queue = port.queue - (size << 8)
+        if entry == fifo.tail:
             queue &= ~(1 << c)
         else:
-            follower = M[entry]
-            M[record + C_HEAD] = follower
-            prefetch(M, follower)
-        M[p + P_QUEUE] = queue
+            follower = entry.next
+            fifo.head = follower
+            prefetch(follower, 0)
+        port.queue = queue
         if SHARED:
-            use_shared(M, M[p + P_NODE], c, -size)
-        M[record + C_BYTES] -= size
+            use_shared(state, port.node, c, -size)
+        fifo.nbytes -= size
     if DELAYS:
-        count_delay(M, p, start - M[entry + SINCE])
-    give_entry(M, th, entry)
-    transmit(M, th, p, A, B, start)
-    if PFC and M[entry + BACK]:
-        release(M, th, M[entry + BACK], c, size, start, order)
+        count_delay(state, port, start - entry.since)
+    give_entry(state, thread, entry)
+    transmit(state, thread, port, header, body, start)
+    if PFC and entry.back:
+        release(state, thread, entry.back, c, size, start, order)

@@ -25,7 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.header import State
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loading.registry import kind_of
 from gradwire.sim.engine.deliveries import Deliveries
@@ -125,7 +126,7 @@ class FastForward:
         looks_steady = self.steady is not None and not self.steady.never
         self._recorder.on = bool(jobs) and (looks_steady or not self._never)
         self._recorder.forget(*self._recorder.seen)
-        self._memory.M[at.H_NOTES_TIES] = bool(jobs) and not self._never
+        self._memory.state[State.counts_ties.offset] = bool(jobs) and not self._never
 
     def _inputs_differ(self) -> str:
         """Return why the jobs' inputs do not repeat; empty if they do."""
@@ -157,8 +158,8 @@ class FastForward:
         if begun != self._begun:
             self._begun = begun
             self._forget()
-        M, flows, records = self._memory.M, self._flows, self._flows.records
-        if M[at.H_CLOSING_COUNT]:
+        state, flows, records = self._memory.state, self._flows, self._flows.records
+        if state[State.closing_count.offset]:
             self._programs.closed(flows.close())
         if records.open > records.lasting or not is_quiet(self._memory, flows):
             self._wait(begun)
@@ -168,16 +169,16 @@ class FastForward:
 
     def _wait(self, begun: list[int]) -> None:
         """Schedule the next check: soon after all messages of the last iteration are delivered, then ever later."""
-        M = self._memory.M
+        state = self._memory.state
         self.soonest = Ps(at.FOREVER)
         for number, track in zip(begun, self._jobs, strict=True):
-            if any(M[step.left] for step in track.live[: max(0, number - track.handed.steps)]):
+            if any(state[step.left] for step in track.live[: max(0, number - track.handed.steps)]):
                 return
         self._tries += 1
         if self._tries > MAX_CHECKS:
             self._looked, self._tries = begun, 0
         else:
-            self.soonest = Ps(int(M[at.H_NOW]) + (int(M[at.H_HOST_LATENCY]) << self._tries))
+            self.soonest = Ps(int(state[State.now.offset]) + (int(state[State.host_latency.offset]) << self._tries))
 
     def _compare(self) -> bool:
         jobs, anchor = self._jobs, self._programs.timer
@@ -301,7 +302,7 @@ class FastForward:
         if self._flows.shares:
             # groups identify their oldest message by the last digits of its number (KEY_CLASS)
             left = min(left, -self._flows.book.count % (1 << at.KEY_CLASS))
-        limits = [(end - int(self._memory.M[at.H_NOW])) // by, left // max(1, messages)]
+        limits = [(end - int(self._memory.state[State.now.offset])) // by, left // max(1, messages)]
         for more, rest, track in zip(steps, spare, self._jobs, strict=True):
             # the next step exists already
             limits.append((track.part.repeats.last - track.laid - rest) // more)

@@ -13,7 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.header import State, Thread
+from gradwire.jit.records.network import Host, LinkHead, Node, Port, PortExtra, Switch
+from gradwire.jit.records.programs import TimerEntry
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.deliveries import Deliveries
@@ -27,18 +31,22 @@ from gradwire.sim.engine.program.track import Track
 from gradwire.workload.program import ProgramPart, StepSkip
 
 PORT_COUNTERS = (
-    at.P_TAIL,
-    at.P_SPILL_TAIL,
-    at.P_BYTES,
-    at.P_DROP_TAIL,
-    at.P_DROP_SELECTIVE,
-    at.P_DROP_LINK,
-    at.P_MARKS,
-    at.P_CONTROL_MARKS,
+    Port.sent.offset,
+    Port.spill_tail.offset,
+    Port.bytes_sent.offset,
+    Port.drops.offset,
+    Port.drops.offset + 1,
+    Port.drops.offset + 2,
+    Port.marks.offset,
+    Port.control_marks.offset,
 )
-BYTES_COLUMN = PORT_COUNTERS.index(at.P_BYTES)
-SUMS = (at.N_SUMMED, at.N_UNSUMMED, at.N_COPIED)
-MORE_COUNTERS = (at.X_PAUSES, at.X_TRIMMED, *range(at.X_CAUSES, at.X_CAUSES + 3))
+BYTES_COLUMN = PORT_COUNTERS.index(Port.bytes_sent.offset)
+SUMS = (Switch.summed.offset, Switch.unsummed.offset, Switch.copied.offset)
+MORE_COUNTERS = (
+    PortExtra.pauses.offset,
+    PortExtra.trimmed.offset,
+    *range(PortExtra.drops_by_cause.offset, PortExtra.drops_by_cause.offset + 3),
+)
 
 
 class NetworkCounters(NamedTuple):
@@ -160,31 +168,31 @@ class IterationSkipper:
     ) -> None:
         """`delays`: waiting times are counted. `stopped`: returns True if the run is to end."""
         self._memory, self._flows, self._deliveries, self._recorder = memory, flows, deliveries, recorder
-        first = int(memory.M[memory.M[memory.port_base[0] + at.P_MORE] + at.X_DELAYS])
+        first = int(view(PortExtra, memory.state, view(Port, memory.state, memory.port_base[0]).extra.base).delays.base)
         self._delays = slice(first, first + delays * len(memory.port_base) * at.DELAY_BINS)
-        self._switches = memory.node_base[memory.M[memory.node_base + at.N_KIND] == at.SWITCH]
+        self._switches = memory.node_base[view(Node, memory.state, memory.node_base).kind == at.SWITCH]
         self._stopped = stopped
         self.hops = 0
 
     def counted(self) -> NetworkCounters:
         """Return the present counters."""
-        M, ports, memory = self._memory.M, self._memory.port_base, self._memory
-        more = M[ports + at.P_MORE]
-        delays = M[self._delays]
+        state, ports, memory = self._memory.state, self._memory.port_base, self._memory
+        more = view(Port, state, ports).extra.base
+        delays = state[self._delays]
         return NetworkCounters(
-            M[ports[:, None] + np.array(PORT_COUNTERS)],
-            M[more[:, None] + np.array(MORE_COUNTERS)],
+            state[ports[:, None] + np.array(PORT_COUNTERS)],
+            state[more[:, None] + np.array(MORE_COUNTERS)],
             delays.copy(),
-            M[self._switches[:, None] + np.array(SUMS)],
-            int(M[memory.node_base + at.N_DRAWS].sum()),
-            M[ports + at.P_TESTS],
-            sum(int(M[thread + at.T_TIES]) for thread in memory.thread_base),
+            state[self._switches[:, None] + np.array(SUMS)],
+            int(view(Node, state, memory.node_base).draws.sum()),
+            view(Port, state, ports).red_draws,
+            sum(int(view(Thread, state, thread).ties) for thread in memory.thread_base),
         )
 
     @property
     def lossy(self) -> Flags:
         """bool[links]: True if a link loses packets at random."""
-        return self._memory.M[self._memory.port_base + at.P_SHAPE] & at.SHAPE_LOSSY > 0
+        return view(Port, self._memory.state, self._memory.port_base).shape & at.SHAPE_LOSSY > 0
 
     def leave_out(self, jobs: list[Track], now: QuietMoment, stretches: Sequence[Stretch], times: int) -> int:
         """Hand over the stretches, in order, `times` times more, and move everything behind them. The last stretch has
@@ -192,15 +200,15 @@ class IterationSkipper:
         times = self._repeat(jobs, now, stretches, times)
         for stretch in stretches:
             self._leap(jobs, stretch, times)
-        M, memory, by = self._memory.M, self._memory, times * sum(stretch.by for stretch in stretches)
-        hosts = memory.node_base[M[memory.node_base + at.N_KIND] == at.HOST]
-        timers = int(M[at.H_TIMERS])
-        M[timers : timers + at.TIMER_WORDS * int(M[at.H_TIMER_COUNT]) : at.TIMER_WORDS] += by
-        M[at.H_TIMER_NEXT] += by
-        M[at.H_NOW] += by
-        M[hosts + at.N_PULL_AT] += by
-        M[hosts + at.N_HEAP_COUNT] = 0  # only stale entries are left
-        M[memory.next : memory.next + len(memory.node_base)] = at.FOREVER
+        state, memory, by = self._memory.state, self._memory, times * sum(stretch.by for stretch in stretches)
+        hosts = memory.node_base[view(Node, state, memory.node_base).kind == at.HOST]
+        timers = int(state[State.timers.offset])
+        state[timers : timers + TimerEntry.WORDS * int(state[State.timer_count.offset]) : TimerEntry.WORDS] += by
+        state[State.next_timer.offset] += by
+        state[State.now.offset] += by
+        view(Host, state, hosts).next_pull += by
+        view(Host, state, hosts).timer_count = 0  # only stale entries are left
+        state[memory.next : memory.next + len(memory.node_base)] = at.FOREVER
         return times
 
     def _repeat(self, jobs: list[Track], now: QuietMoment, stretches: Sequence[Stretch], times: int) -> int:
@@ -237,19 +245,19 @@ class IterationSkipper:
 
     def _count_on(self, stretch: Stretch, times: int) -> None:
         """Raise counters by `times` stretches. Links are empty, so both ends of their rings move alike."""
-        M, ports = self._memory.M, self._memory.port_base
-        more, heads = M[ports + at.P_MORE], M[ports + at.P_HEAD]
+        state, ports = self._memory.state, self._memory.port_base
+        more, heads = view(Port, state, ports).extra.base, view(Port, state, ports).consumer.base
         rise, extra_rise = times * stretch.ports, times * stretch.more
         self.hops += int(rise[:, [0, 1, 5]].sum() + extra_rise[:, -2].sum())
-        M[ports[:, None] + np.array(PORT_COUNTERS)] += rise
-        M[more[:, None] + np.array(MORE_COUNTERS)] += extra_rise
-        M[self._delays] += times * stretch.delays
-        M[self._switches[:, None] + np.array(SUMS)] += times * stretch.sums
+        state[ports[:, None] + np.array(PORT_COUNTERS)] += rise
+        state[more[:, None] + np.array(MORE_COUNTERS)] += extra_rise
+        state[self._delays] += times * stretch.delays
+        state[self._switches[:, None] + np.array(SUMS)] += times * stretch.sums
         for words, column in (
             (heads, 0),
-            (heads + at.HEAD_RING_FREE, 0),
-            (ports + at.P_SEEN, 0),
-            (heads + at.HEAD_SPILL, 1),
-            (heads + at.HEAD_SPILL_FREE, 1),
+            (heads + LinkHead.ring_free.offset, 0),
+            (ports + Port.consumed.offset, 0),
+            (heads + LinkHead.spill_taken.offset, 1),
+            (heads + LinkHead.spill_free.offset, 1),
         ):
-            M[words] += rise[:, column]
+            state[words] += rise[:, column]

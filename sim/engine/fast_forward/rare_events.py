@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.sim.engine.message_counts import MessageCounts
 from gradwire.sim.engine.program.completed_step import CompletedStep

@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import view
+from gradwire.jit.records.aggregation import AggregationGroup, AggregationNode, Member
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Port
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
 
@@ -24,9 +27,9 @@ def write_groups(memory: EngineMemory, take: Allocate, fans: Ints, src: Ints, ds
         host
     and several others. `src`, `dst`, `packets` : int64[n].
     """
-    M, n = memory.M, len(fans)
+    state, n = memory.state, len(fans)
     base = take(2 * n)
-    table = M[base : base + 2 * n].reshape(n, 2)
+    table = state[base : base + 2 * n].reshape(n, 2)
     order = np.argsort(fans, kind="stable")
     order = order[fans[order] >= 0]
     for members in np.split(order, np.flatnonzero(np.diff(fans[order])) + 1) if len(order) else ():
@@ -41,18 +44,20 @@ def write_group(memory: EngineMemory, take: Allocate, src: Ints, dst: Ints, pack
 
 
 def _write_group(memory: EngineMemory, take: Allocate, src: Ints, dst: Ints, packets: Ints) -> int:
-    M, size, stride = memory.M, len(src), 1 + -(-len(src) // 32)
+    state, size, stride = memory.state, len(src), 1 + -(-len(src) // 32)
     is_outward = size > 1 and bool((src == src[0]).all())
     members, one = (dst, src) if is_outward else (src, dst)
     if size < 2 or (one != one[0]).any() or (packets != packets[0]).any() or len(np.unique(members)) < size:
         raise ValueError("an aggregation group needs messages of one length between one host and distinct others")
-    fan = take(at.FAN_WORDS + at.MEMBER_WORDS * size)
-    M[fan + at.FAN_OUT], M[fan + at.FAN_STRIDE] = is_outward, stride
+    fan = take(AggregationGroup.WORDS + Member.WORDS * size)
+    view(AggregationGroup, state, fan).is_outward, view(AggregationGroup, state, fan).stride = is_outward, stride
     words = int(packets[0]) * stride
-    M[fan + at.FAN_AT_HOST] = take(words)
-    member_words = M[fan + at.FAN_WORDS : fan + at.FAN_WORDS + at.MEMBER_WORDS * size].reshape(size, at.MEMBER_WORDS)
-    switches = _switch_of(M, members)
-    root, is_first = _switch_of(M, one[:1])[0], np.ones(size, dtype=bool)
+    view(AggregationGroup, state, fan).host_packet_states = take(words)
+    member_words = state[fan + AggregationGroup.WORDS : fan + AggregationGroup.WORDS + Member.WORDS * size].reshape(
+        size, Member.WORDS
+    )
+    switches = _switch_of(state, members)
+    root, is_first = _switch_of(state, one[:1])[0], np.ones(size, dtype=bool)
     if memory.levels > 1 and (switches == switches[0]).all():
         root = switches[0]
     elif memory.levels > 1:
@@ -60,29 +65,40 @@ def _write_group(memory: EngineMemory, take: Allocate, src: Ints, dst: Ints, pac
             if count < 2 or switch == root:
                 continue
             positions = np.flatnonzero(switches == switch)
-            leaf = take(at.STATION_WORDS)
-            _write_node(M, leaf, int(switch), int(count), take(words), member_words[:, at.F_LEAF_NEXT], positions)
-            member_words[positions, at.F_LEAF] = leaf
+            leaf = take(AggregationNode.WORDS)
+            _write_node(
+                state,
+                leaf,
+                int(switch),
+                int(count),
+                take(words),
+                member_words[:, Member.leaf_next_copy.offset],
+                positions,
+            )
+            member_words[positions, Member.leaf.offset] = leaf
             is_first[positions[1:]] = False
-    _write_node(M, fan, int(root), size, take(words), member_words[:, at.F_NEXT], np.flatnonzero(is_first))
+    _write_node(
+        state, fan, int(root), size, take(words), member_words[:, Member.next_copy.offset], np.flatnonzero(is_first)
+    )
     return fan
 
 
-def _switch_of(M: Ints, hosts: Ints) -> Ints:
+def _switch_of(state: Ints, hosts: Ints) -> Ints:
     """Return the base of the switch that each host is attached to."""
-    ports = M[int(M[at.H_DEST]) + hosts] >> 20  # the switch's port to the host
-    return M[ports + at.P_NODE]
+    ports = state[int(state[State.destinations.offset]) + hosts] >> 20  # the switch's port to the host
+    bases: Ints = view(Port, state, ports).node.base
+    return bases
 
 
-def _write_node(M: Ints, station: int, switch: int, size: int, words: int, chain: Ints, positions: Ints) -> None:
+def _write_node(state: Ints, station: int, switch: int, size: int, words: int, chain: Ints, positions: Ints) -> None:
     """Lay an aggregation node into the state. `words`: base of its packet state. `chain`: column in which the members
     that it makes packets for, at `places`, are linked."""
     for word, value in (
-        (at.STATION_NODE, switch),
-        (at.STATION_SIZE, size),
-        (at.STATION_FIRST, positions[0]),
-        (at.STATION_COPIES, len(positions)),
-        (at.STATION_AT, words),
+        (AggregationNode.switch.offset, switch),
+        (AggregationNode.size.offset, size),
+        (AggregationNode.first_copy.offset, positions[0]),
+        (AggregationNode.copies.offset, len(positions)),
+        (AggregationNode.packet_states.offset, words),
     ):
-        M[station + word] = value
+        state[station + word] = value
     chain[positions] = np.roll(positions, -1)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.header import State
 from gradwire.scenarios.errors import GradwireError
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
 from gradwire.sim.engine.memory.record_retention import ALLOCATE, FREE
@@ -35,12 +36,12 @@ class Arena:
     """The allocator of the last region of the state. Stretches are zeroed."""
 
     def __init__(self, memory: EngineMemory, keep: RecordOperation) -> None:
-        self._M, self._keep = memory.M, keep
+        self._state, self._keep = memory.state, keep
 
     @property
     def used(self) -> int:
         """The first word that was never part of a stretch."""
-        return int(self._M[at.H_ARENA_NEXT])
+        return int(self._state[State.arena_next.offset])
 
     def allocate(self, words: int) -> int:
         """Allocate a stretch, and return its base. Raises GradwireError if there is no room left."""
@@ -59,7 +60,7 @@ class Arena:
 
     def check(self) -> None:
         """Raise GradwireError if the run cannot continue: a region is full, or the state is damaged."""
-        failed = int(self._M[at.H_FAILED])
+        failed = int(self._state[State.failure.offset])
         if failed:
             message, expected = FAILURES[failed]
             raise GradwireError(message, "fabric", expected)

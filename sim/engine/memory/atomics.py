@@ -6,6 +6,7 @@ could move the counter before the packet. The barrier needs the one atomic add.
 """
 
 from gradwire.jit.compiled import Intrinsic, njit
+from gradwire.jit.records import Record
 
 words_at = Intrinsic("words_at")
 load_acquire = Intrinsic("load_acquire")
@@ -20,10 +21,10 @@ SPINS_BEFORE_YIELDING = 4000
 
 
 @njit
-def wait_while_equal(words, index, value, over):
-    """Spin while `words[index]` equals `value` and `words[over]` is 0; yield the processor after a while."""
+def wait_while_equal(record: Record, index: int, value: int, over: int) -> None:
+    """Spin while word `index` of a record equals `value` and word `over` is 0; yield the processor after a while."""
     spins = 0
-    while load_acquire(words, index) == value and load_acquire(words, over) == 0:
+    while load_acquire(record, index) == value and load_acquire(record, over) == 0:
         spins += 1
         if spins > SPINS_BEFORE_YIELDING:
             sched_yield()

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradwire.jit import layout as at
 from gradwire.jit.counter_rng import MASK, key_of
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver, Sender
+from gradwire.jit.records.programs import ProgramMessage, Variant
 from gradwire.protocols.transports.common.persistent_state import PersistentState, relevant_states
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory import records as numbering
@@ -24,18 +27,40 @@ STREAM_ENTROPY = 6  # kind of the draws of path entropies
 # the engine's own words in the records of an idle connection (`core.connection`): packet numbers are relative to its
 # transport's, and positions and lengths of bitmaps do not matter
 SENDER_STATE = PersistentState(
-    times=(at.S_LAST_SENT,), ahead=(at.S_PACE,),
+    times=(Sender.last_sent_at,),
+    ahead=(Sender.next_start,),
     idle=(
-        at.S_PACKETS, at.S_BITS, at.S_WORDS, at.S_PEER, at.S_NEXT, at.S_ARMED, at.S_SENT, at.S_HEARD, at.S_TIMEOUTS,
-        at.S_FIRST, at.S_BACK, at.S_TOTAL,
+        Sender.packets,
+        Sender.bitmaps,
+        Sender.bitmap_words,
+        Sender.peer_bitmaps,
+        Sender.next_ready,
+        Sender.armed,
+        Sender.sent,
+        Sender.control_received,
+        Sender.timeouts,
+        Sender.first_packet,
+        Sender.last_message,
+        Sender.next_number,
     ),
-)  # fmt: skip
+)
 RECEIVER_STATE = PersistentState(
     idle=(
-        at.R_PACKETS, at.R_BITS, at.R_WORDS, at.R_GOT, at.R_ARRIVED, at.R_SENT, at.R_MARKED, at.R_PULLED, at.R_FIRST,
-        at.R_BACK, at.R_ARMED, at.R_LAST, at.R_LAST + 1,
+        Receiver.packets,
+        Receiver.bitmaps,
+        Receiver.bitmap_words,
+        Receiver.received_bytes,
+        Receiver.arrived,
+        Receiver.control_sent,
+        Receiver.marked,
+        Receiver.pulls_sent,
+        Receiver.first_packet,
+        Receiver.last_message,
+        Receiver.armed,
+        Receiver.last_data,
+        Receiver.last_data_body,
     )
-)  # fmt: skip
+)
 
 
 def stream_entropy(seed: int, transport: int, src: int, dst: int, priority: int) -> int:
@@ -61,23 +86,23 @@ class Streams:
         for transport in sorted({key[0] for key in self._known}):
             owner = self._records.transports[transport].owner
             senders = np.array([self._known[key][0] for key in sorted(self._known) if key[0] == transport])
-            receivers = self._records.receiver((senders - self._records.memory.senders) // at.SENDER_WORDS)
+            receivers = self._records.receiver((senders - self._records.memory.senders) // Sender.WORDS)
             sender_state, receiver_state = (
                 getattr(owner, f"{end}_at_rest", PersistentState()) for end in ("sender", "receiver")
             )
-            yield transport, senders, at.SENDER_WORDS, SENDER_STATE.union(sender_state)
-            yield transport, receivers, at.RECEIVER_WORDS, RECEIVER_STATE.union(receiver_state)
+            yield transport, senders, Sender.WORDS, SENDER_STATE.union(sender_state)
+            yield transport, receivers, Receiver.WORDS, RECEIVER_STATE.union(receiver_state)
 
     def relevant_state(self, anchor: int) -> list[Ints]:
         """Return the state of all streams while nothing is under way (`relevant_states`)."""
-        return relevant_states(self._ends(), self._records.memory.M, anchor)
+        return relevant_states(self._ends(), self._records.memory.state, anchor)
 
     def shift_times(self, by: int) -> None:
         """Delay all times in the records by `by` picoseconds; entries in the hosts' heaps become invalid."""
-        M = self._records.memory.M
-        for _, bases, words, state in self._ends():
-            state.shift_times(M, bases, by)
-            M[bases + (at.S_ARMED if words == at.SENDER_WORDS else at.R_ARMED)] = 0
+        state = self._records.memory.state
+        for _, bases, words, persistent in self._ends():
+            persistent.shift_times(state, bases, by)
+            state[bases + (Sender.armed.offset if words == Sender.WORDS else Receiver.armed.offset)] = 0
 
     def _number_of(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int]:
         key = transport, src, dst, priority
@@ -87,26 +112,30 @@ class Streams:
 
     def _begin(self, transport: int, src: int, dst: int, priority: int) -> tuple[int, int]:
         """Write new records: those of a message without packets whose stream is itself."""
-        records, M = self._records, self._records.memory.M
+        records, state = self._records, self._records.memory.state
         flow, entropy = records.new(src, dst), stream_entropy(records.seed, transport, src, dst, priority)
         base = int(records.sender(flow))
-        message = records.arena.allocate(at.MESSAGE_WORDS + at.VARIANT_WORDS)
-        variant = message + at.MESSAGE_WORDS
+        message = records.arena.allocate(ProgramMessage.WORDS + Variant.WORDS)
+        variant = message + ProgramMessage.WORDS
         for word, value in (
-            (at.V_BYTES, at.FOREVER),
-            (at.V_KIND, int(records.kinds(transport, np.array([src]), np.array([dst]))[0])),
-            (at.V_PRIORITY, priority),
-            (at.V_TELL, at.TELL_DELIVERED),
-            (at.V_LOGGED, 1),
-            (at.V_STREAM, base),
-            (at.V_ENTROPY, entropy),
+            (Variant.nbytes.offset, at.FOREVER),
+            (Variant.kind.offset, int(records.kinds(transport, np.array([src]), np.array([dst]))[0])),
+            (Variant.priority.offset, priority),
+            (Variant.notify.offset, at.TELL_DELIVERED),
+            (Variant.is_logged.offset, 1),
+            (Variant.stream.offset, base),
+            (Variant.entropy.offset, entropy),
         ):
-            M[variant + word] = value
-        M[message + at.G_NODE] = records.memory.node_base[src]
-        M[message + at.G_TO] = dst
-        M[message + at.G_VARIANT] = variant
+            state[variant + word] = value
+        view(ProgramMessage, state, message).host = records.memory.node_base[src]
+        view(ProgramMessage, state, message).destination = dst
+        view(ProgramMessage, state, message).variant = variant
         records.keep(WRITE, message, flow)
-        for position in (base + at.S_FIRST, base + at.S_TOTAL, int(records.receiver(flow)) + at.R_FIRST):
-            M[position] = numbering.FIRST_PACKET
-        records.arena.free(at.MESSAGE_WORDS + at.VARIANT_WORDS, message)
+        for position in (
+            base + Sender.first_packet.offset,
+            base + Sender.next_number.offset,
+            int(records.receiver(flow)) + Receiver.first_packet.offset,
+        ):
+            state[position] = numbering.FIRST_PACKET
+        records.arena.free(ProgramMessage.WORDS + Variant.WORDS, message)
         return base, entropy

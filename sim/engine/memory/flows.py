@@ -10,20 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwire.jit import layout as at
-from gradwire.jit.layout import (
-    B_BYTES,
-    B_END,
-    B_FLOW,
-    B_GOT,
-    B_MARKED,
-    B_PACKETS,
-    B_RETRANSMITTED,
-    B_SENT,
-    B_TIMEOUTS,
-    B_TRANSPORT,
-    B_TRIMMED,
-)
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver
+from gradwire.jit.records.programs import LogRow, ProgramMessage, Variant
 from gradwire.result_store.missing_packets import missing_runs
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.loss import LossAllowance
@@ -124,7 +114,7 @@ class Flows:
     ) -> int:
         """Open a message that starts at a time, write its records, and return its number. `turn`: by default the
         number. `fan`: the base of its aggregation group, and its position there."""
-        M = self.memory.M
+        state = self.memory.state
         tags, important_count = self.tags(
             self.transports[transport].important if important is None else important, packets
         )
@@ -134,25 +124,29 @@ class Flows:
         share, bound = np.array([[loss.share], [loss.bound]], dtype=np.float64)
         begin = InitialRecords(source, target, size, count, priorities, share, bound, pool, tag, importance)
         row = self.variants(begin, transport)[0][0]
-        row[at.V_TELL] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
-        row[at.V_LOGGED], row[at.V_FIRST], row[at.V_SINCE] = int(logged), number, since
+        row[Variant.notify.offset] = at.TELL_DELIVERED | at.TELL_FINISHED if settled else at.TELL_DELIVERED
+        row[Variant.is_logged.offset], row[Variant.first_message.offset], row[Variant.ties_since.offset] = (
+            int(logged),
+            number,
+            since,
+        )
         self.book.rows(number, 1)[0] = (
             src, dst, nbytes, packets, transport, -1, 0, -1, 0, 0, 0, tags if tags > 1 else 0, 0, 0, 0,
         )  # fmt: skip
-        words = at.MESSAGE_WORDS + at.VARIANT_WORDS + 2
+        words = ProgramMessage.WORDS + Variant.WORDS + 2
         g = self.arena.allocate(words)
-        row[at.V_MESSAGES], variant = g, g + at.MESSAGE_WORDS
+        row[Variant.messages.offset], variant = g, g + ProgramMessage.WORDS
         if fan is not None:
-            row[at.V_FANS] = variant + at.VARIANT_WORDS
-            M[variant + at.VARIANT_WORDS : variant + at.VARIANT_WORDS + 2] = fan
-        M[variant : variant + at.VARIANT_WORDS] = row
+            row[Variant.aggregations.offset] = variant + Variant.WORDS
+            state[variant + Variant.WORDS : variant + Variant.WORDS + 2] = fan
+        state[variant : variant + Variant.WORDS] = row
         for word, value in (
-            (at.G_NODE, self.memory.node_base[src]),
-            (at.G_TO, dst | (number if turn is None else turn) << at.A_SIZE),
-            (at.G_VARIANT, variant),
-            (at.G_RELEASED, time_ps),
+            (ProgramMessage.host.offset, self.memory.node_base[src]),
+            (ProgramMessage.destination.offset, dst | (number if turn is None else turn) << at.A_SIZE),
+            (ProgramMessage.variant.offset, variant),
+            (ProgramMessage.released_at.offset, time_ps),
         ):
-            M[g + word] = value
+            state[g + word] = value
         self._keep(OPEN, g, 1)
         self.arena.check()
         self.arena.free(words, g)
@@ -170,39 +164,44 @@ class Flows:
         packed = np.zeros(4 * words, dtype=np.uint8)
         bits = np.packbits(flags, bitorder="little")
         packed[: len(bits)] = bits
-        self.memory.M[base : base + words] = packed.view("<u4")
+        self.memory.state[base : base + words] = packed.view("<u4")
         return base, int(flags.sum())
 
     # --- progress and end ---------------------------------------------------------------------------------------
 
     def missing(self, number: int) -> Ints:
         """Return the missing packets of a message that still has records (`missing_runs`)."""
-        M = self.memory.M
-        packets, nbytes, kind, flow = self.book.row(number, [B_PACKETS, B_BYTES, B_TRANSPORT, B_FLOW])
-        base = int(M[self.records.receiver(flow) + at.R_BITS])
-        words = M[base : base + -(-packets // 32)].astype("<u4")
+        state = self.memory.state
+        packets, nbytes, kind, flow = self.book.row(
+            number, [LogRow.packets.offset, LogRow.nbytes.offset, LogRow.transport.offset, LogRow.flow.offset]
+        )
+        base = int(view(Receiver, state, self.records.receiver(flow)).bitmaps_base)
+        words = state[base : base + -(-packets // 32)].astype("<u4")
         arrived = np.unpackbits(words.view(np.uint8), bitorder="little")[:packets]
         return missing_runs(number, arrived == 0, nbytes, self.transports[kind].payload)
 
     def received(self) -> int:
         """Return the payload bytes that all records have received."""
-        words = self.records.receiver(np.arange(self.records.used)) + at.R_GOT
-        return int(self.memory.M[words].sum())
+        words = self.records.receiver(np.arange(self.records.used)) + Receiver.received_bytes.offset
+        return int(self.memory.state[words].sum())
 
     def delivered_total(self, first: int, beyond: int) -> int:
         """Return the bytes of delivered messages in [first, beyond), plus what has arrived of the others. None of them
         may be forgotten."""
         book = self.book.rows(first, beyond - first)
-        delivered = book[:, B_END] >= 0
-        live = book[~delivered & (book[:, B_FLOW] >= 0), B_FLOW]
-        return int(book[delivered, B_BYTES].sum() + self.memory.M[self.records.receiver(live) + at.R_GOT].sum())
+        delivered = book[:, LogRow.end.offset] >= 0
+        live = book[~delivered & (book[:, LogRow.flow.offset] >= 0), LogRow.flow.offset]
+        return int(
+            book[delivered, LogRow.nbytes.offset].sum()
+            + view(Receiver, self.memory.state, self.records.receiver(live)).received_bytes.sum()
+        )
 
     def all_delivered_bytes(self) -> int:
         """Return the same for all messages so far."""
-        M, receivers = self.memory.M, self.records.receiver(np.arange(self.records.used))
-        nbytes = M[receivers + at.R_BYTES]  # FOREVER for streams
-        live = (M[receivers + at.R_DONE] == 0) & (nbytes < at.FOREVER)
-        return self.delivered_bytes + int(M[receivers[live] + at.R_GOT].sum())
+        state, receivers = self.memory.state, self.records.receiver(np.arange(self.records.used))
+        nbytes = view(Receiver, state, receivers).nbytes  # FOREVER for streams
+        live = (view(Receiver, state, receivers).is_done == 0) & (nbytes < at.FOREVER)
+        return self.delivered_bytes + int(view(Receiver, state, receivers[live]).received_bytes.sum())
 
     def counts(self, first: int, many: int) -> MessageCounts:
         """Return the counters of `many` messages from `first` on."""
@@ -210,7 +209,15 @@ class Flows:
         book = self.book.rows(first, many)
         sent, retransmitted, marked, trimmed, timeouts, end, received = (
             book[:, column].copy()
-            for column in (B_SENT, B_RETRANSMITTED, B_MARKED, B_TRIMMED, B_TIMEOUTS, B_END, B_GOT)
+            for column in (
+                LogRow.sent.offset,
+                LogRow.retransmitted.offset,
+                LogRow.marked.offset,
+                LogRow.trimmed.offset,
+                LogRow.timeouts.offset,
+                LogRow.end.offset,
+                LogRow.received.offset,
+            )
         )
         return MessageCounts(
             sent_packets=sent,

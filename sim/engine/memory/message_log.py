@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.header import State
+from gradwire.jit.records.programs import LogRow
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
@@ -33,17 +35,17 @@ class MessageLog:
 
     def __init__(self, memory: EngineMemory) -> None:
         """Reserve the log, and write its address into the header of `memory`."""
-        self._block = reserve_block(at.BOOK_WORDS * (at.MASK_KEY_NUMBER + 1))
+        self._block = reserve_block(LogRow.WORDS * (at.MASK_KEY_NUMBER + 1))
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._block.madvise(mmap.MADV_HUGEPAGE)
-        self._rows = np.frombuffer(self._block, dtype=np.int64).reshape(-1, at.BOOK_WORDS)
+        self._rows = np.frombuffer(self._block, dtype=np.int64).reshape(-1, LogRow.WORDS)
         self._memory = memory
         self._forgotten: dict[int, int] = {}  # ranges of forgotten messages after `first`: first, beyond
         self._released_bytes = 0
         self._number = 0  # message number of the first row
         self.first = self.count = 0
-        memory.M[at.H_BOOK] = self._rows.ctypes.data
-        memory.M[at.H_BOOK_FIRST] = 0
+        memory.state[State.message_log.offset] = self._rows.ctypes.data
+        memory.state[State.log_first.offset] = 0
 
     def rows(self, first: int, many: int) -> Ints:
         """Return the rows of `many` messages from `first` on, to be read and written: int64[many, BOOK_WORDS]."""
@@ -62,7 +64,7 @@ class MessageLog:
         if first + many > at.MASK_KEY_NUMBER:
             raise GradwireError(f"more than {at.MASK_KEY_NUMBER} messages", "fabric", "fewer or larger messages")
         self.count += many
-        self.rows(first, many)[:, [at.B_FLOW, at.B_END]] = -1
+        self.rows(first, many)[:, [LogRow.flow.offset, LogRow.end.offset]] = -1
         return first
 
     def forget(self, first: int, many: int) -> None:
@@ -80,9 +82,9 @@ class MessageLog:
     def jump(self, messages: int, by: int) -> None:
         """Account for skipped messages that were not entered: later ones get higher numbers and times."""
         self._number += messages
-        self._memory.M[at.H_BOOK_FIRST] = self._number
+        self._memory.state[State.log_first.offset] = self._number
         self.first += messages
         self.count += messages
         self._forgotten = {first + messages: beyond + messages for first, beyond in self._forgotten.items()}
-        ends = self.rows(self.first, self.count - self.first)[:, at.B_END]
+        ends = self.rows(self.first, self.count - self.first)[:, LogRow.end.offset]
         ends[ends >= 0] += by

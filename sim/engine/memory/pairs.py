@@ -12,12 +12,14 @@ from typing import cast
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Pair, Sender
 from gradwire.protocols.transports.common.persistent_state import PersistentState, relevant_states
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory.records import FlowRecords
 
-PAIR_STATE = PersistentState(ahead=(at.PAIR_NEXT,))
+PAIR_STATE = PersistentState(ahead=(Pair.next_start,))
 """The engine's own words of a pair at its sender."""
 
 
@@ -45,7 +47,7 @@ class Pairs:
         owner = self._records.transports[transport].owner
         pair = (transport, src, dst)
         if pair not in self._senders:
-            self._senders[pair] = self._records.arena.allocate(at.PAIR_USER + owner.pair_words)
+            self._senders[pair] = self._records.arena.allocate(Pair.WORDS + owner.pair_words)
             self._receivers[pair] = self._records.arena.allocate(max(owner.peer_words, 1))
         host = (transport, dst)
         if host not in self._hosts:
@@ -61,7 +63,7 @@ class Pairs:
         for transport in sorted({pair[0] for pair in self._senders}):
             owner = self._records.transports[transport].owner
             for bases_by_key, words, state in (
-                (self._senders, at.PAIR_USER + owner.pair_words, PAIR_STATE.union(_at_rest(owner, "pair"))),
+                (self._senders, Pair.WORDS + owner.pair_words, PAIR_STATE.union(_at_rest(owner, "pair"))),
                 (self._receivers, owner.peer_words, _at_rest(owner, "peer")),
                 (self._hosts, owner.host_words, _at_rest(owner, "host")),
             ):
@@ -70,24 +72,24 @@ class Pairs:
 
     def relevant_state(self, anchor: int) -> list[Ints]:
         """Return the state of all pairs while nothing is under way (`relevant_states`)."""
-        return relevant_states(self._all_records(), self._records.memory.M, anchor)
+        return relevant_states(self._all_records(), self._records.memory.state, anchor)
 
     def shift_times(self, by: int) -> None:
         """Delay all times in the words by `by` picoseconds; entries in the hosts' heaps become invalid."""
-        M = self._records.memory.M
-        for _, bases, _, state in self._all_records():
-            state.shift_times(M, bases, by)
+        state = self._records.memory.state
+        for _, bases, _, persistent in self._all_records():
+            persistent.shift_times(state, bases, by)
         for base in self._groups.values():
-            M[base + at.S_ARMED] = 0
+            view(Sender, state, base).armed = 0
 
     def _begin(self, transport: int, pair: int, src: int, dst: int, priority: int) -> int:
         """Make the record of a group, with the words that the NIC needs to list it as a flow. The NIC asks the group's
         transport whether packets queue there, so it must be that of its messages."""
-        records, M = self._records, self._records.memory.M
+        records, state = self._records, self._records.memory.state
         g = int(records.sender(records.new(src, dst)))
-        M[g + at.S_DATA] = dst | priority << at.A_PRIORITY
-        M[g + at.S_NEXT] = -1
-        M[g + at.S_KIND] = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
-        M[g + at.S_PAIR] = pair
-        M[g + at.S_GROUP] = g
+        view(Sender, state, g).data_header = dst | priority << at.A_PRIORITY
+        view(Sender, state, g).next_ready = -1
+        view(Sender, state, g).kind = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
+        view(Sender, state, g).pair = pair
+        view(Sender, state, g).group = g
         return g

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records.flows import Parameters
 from gradwire.protocols.registry import transport_parameters
 from gradwire.protocols.transports.base import (
     Context,
@@ -150,6 +150,6 @@ class ParameterSets:
             values, self._slots[number] = self.transports[transport].numbers(
                 PsPerByte(int(self._lines[line])), Ps(trip), PsPerByte(int(self._speeds[slowest]))
             )
-            base = self.memory.params + number * at.PARAM_WORDS
-            self.memory.M[base : base + len(values)] = values
+            base = self.memory.params + number * Parameters.WORDS
+            self.memory.state[base : base + len(values)] = values
         return number

@@ -1,10 +1,11 @@
 """Management of messages and their records for Python, between two calls of the engine."""
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import H_NODES, NODE_WORDS
+from gradwire.jit.records.header import State
+from gradwire.jit.records.programs import ProgramMessage
 from gradwire.sim.engine.memory.atomics import words_at
 from gradwire.sim.engine.memory.stretch_allocator import allocate, free
-from gradwire.sim.engine.program.flow_setup import new_record, open_some, write_records
+from gradwire.sim.engine.program.flow_setup import host_at, new_record, open_some, write_records
 from gradwire.sim.engine.program.flow_teardown import close_some, count_some
 
 OPEN, NEW, WRITE, CLOSE, COUNT, ALLOCATE, FREE = range(7)
@@ -14,21 +15,21 @@ message's words, number of records, for a stream); CLOSE (at least so many); COU
 
 
 @njit("int64(int64, int64, int64, int64)")
-def keep(address, what, first, second):
+def keep(address: int, what: int, first: int, second: int) -> int:
     """Perform one of these operations on the state at a machine address."""
-    M = words_at(address)
+    state = State(words_at(address), 0)
     if what == OPEN:
-        open_some(M, first, second)
+        open_some(state, ProgramMessage(state, first), second)
     elif what == NEW:
-        return new_record(M, M[H_NODES] + first * NODE_WORDS, M[H_NODES] + second * NODE_WORDS)
+        return new_record(state, host_at(state, first), host_at(state, second))
     elif what == WRITE:
-        write_records(M, first, second, 0)
+        write_records(state, ProgramMessage(state, first), second, 0)
     elif what == CLOSE:
-        return close_some(M, first)
+        return close_some(state, first)
     elif what == COUNT:
-        count_some(M, first, second)
+        count_some(state, first, second)
     elif what == ALLOCATE:
-        return allocate(M, first)
+        return allocate(state, first)
     else:
-        free(M, first, second)
+        free(state, first, second)
     return 0

@@ -14,7 +14,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver, Sender
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Host
+from gradwire.jit.records.programs import TransportKind, Variant
 from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.loss import allowed_loss_per_message
 from gradwire.sim.engine.memory.arena import Arena, RecordOperation
@@ -77,44 +82,47 @@ class FlowRecords:
         """`line` : int64[hosts], picoseconds per byte << 16 of every host's port."""
         self.memory, self.transports, self.sets, self.seed, self.keep = memory, transports, sets, seed, keep
         self.arena, self.lasting = Arena(memory, keep), 0
-        self.dropped = memory.M[memory.dropped : memory.dropped + at.MAX_FLOWS]
-        memory.M[memory.node_base[: len(line)] + at.N_LINE] = line
+        self.dropped = memory.state[memory.dropped : memory.dropped + at.MAX_FLOWS]
+        view(Host, memory.state, memory.node_base[: len(line)]).ps_per_byte = line
         for number, bound in enumerate(transports):
-            owner, base = bound.owner, memory.transports + at.KIND_WORDS * number
+            owner, base = bound.owner, memory.transports + TransportKind.WORDS * number
             control = owner.control_bytes << at.A_SIZE | bound.control_priority << at.A_PRIORITY
             for word, value in (
-                (at.KIND_PAYLOAD, bound.payload),
-                (at.KIND_OVERHEAD, owner.data_overhead),
-                (at.KIND_CONTROL, control | bound.control_important << at.A_IMPORTANT),
-                (at.KIND_SENDER_BITMAPS, owner.sender_bitmaps),
-                (at.KIND_RECEIVER_BITMAPS, owner.receiver_bitmaps),
-                (at.KIND_PROBES, owner.probe_word),
-                (at.KIND_FRESH, at.S_FRESH if bound.persistent else owner.fresh_word),
-                (at.KIND_LATE, bound.ack_delay),
+                (TransportKind.payload.offset, bound.payload),
+                (TransportKind.overhead.offset, owner.data_overhead),
+                (TransportKind.control_header.offset, control | bound.control_important << at.A_IMPORTANT),
+                (TransportKind.sender_bitmaps.offset, owner.sender_bitmaps),
+                (TransportKind.receiver_bitmaps.offset, owner.receiver_bitmaps),
+                (TransportKind.probes_offset.offset, owner.probe_word),
+                (
+                    TransportKind.sent_once_offset.offset,
+                    Sender.first_sends.offset if bound.persistent else owner.fresh_word,
+                ),
+                (TransportKind.delays_answers.offset, bound.ack_delay),
             ):
-                memory.M[base + word] = value
+                memory.state[base + word] = value
 
     @property
     def used(self) -> int:
         """Number of records that were ever in use."""
-        return int(self.memory.M[at.H_USED])
+        return int(self.memory.state[State.used_records.offset])
 
     @property
     def open(self) -> int:
         """Number of records in use."""
-        return self.used - int(self.memory.M[at.H_FREE_COUNT])
+        return self.used - int(self.memory.state[State.free_count.offset])
 
     def sender(self, flow: N) -> N:
         """Return the base of a sender's record."""
-        return self.memory.senders + flow * at.SENDER_WORDS
+        return self.memory.senders + flow * Sender.WORDS
 
     def receiver(self, flow: N) -> N:
         """Return the base of a receiver's record."""
-        return self.memory.receivers + flow * at.RECEIVER_WORDS
+        return self.memory.receivers + flow * Receiver.WORDS
 
     def message_of(self, flows: Ints) -> Ints:
         """Return the messages that have the records, or had them last: int64[n]."""
-        return self.memory.M[self.sender(flows) + at.S_ORDER] >> at.KEY_ORDER
+        return view(Sender, self.memory.state, self.sender(flows)).order >> at.KEY_ORDER
 
     def new(self, src: int, dst: int) -> int:
         """Return the number of a new pair of zeroed records without a message, permanently, for a stream or a group.
@@ -125,15 +133,22 @@ class FlowRecords:
         return flow
 
     def kinds(self, transport: int, src: Ints, dst: Ints) -> Ints:
-        """Return S_KIND for messages of a transport between hosts: int64[n]."""
+        """Return `Sender.kind` for messages of a transport between hosts: int64[n]."""
         return transport | self.sets.of(transport, src, dst) << at.SET_SHIFT
 
     def variants(
         self, begin: InitialRecords, transport: int, kind: Ints, stream: Ints, pair: Ints
     ) -> tuple[Ints, Ints]:
-        """Return the distinct variants of messages, and the variant of each: int64[variants, VARIANT_WORDS], int64[n].
-        The words that belong to their step are left 0. `kind` : as S_KIND; `stream` : int64[n, 2], base of the stream's
-        sender's record, and its path entropy; `pair` : int64[n, 4], as V_PAIR."""
+        """Return the distinct variants of messages, and the variant of each: int64[variants, Variant.WORDS], int64[n].
+
+        The words that belong to their step are left 0.
+
+        Parameters
+        ----------
+        kind : as `Sender.kind`.
+        stream : int64[n, 2], base of the stream's sender's record, and its path entropy.
+        pair : int64[n, 4], as `Variant.pair`.
+        """
         variant_of_message, first = group_rows(
             begin.nbytes,
             begin.priority,
@@ -146,24 +161,24 @@ class FlowRecords:
             pair[:, 0],
             pair[:, 1],
         )
-        variants = np.zeros((len(first), at.VARIANT_WORDS), dtype=np.int64)
+        variants = np.zeros((len(first), Variant.WORDS), dtype=np.int64)
         nbytes = begin.nbytes[first]
         for word, values in (
-            (at.V_BYTES, nbytes),
-            (at.V_PACKETS, begin.packets[first]),
-            (at.V_KIND, kind[first]),
-            (at.V_PRIORITY, begin.priority[first]),
-            (at.V_TAGS, begin.tags[first]),
-            (at.V_IMPORTANT, begin.important[first]),
-            (at.V_ALLOWED, allowed_loss_per_message(nbytes, begin.share[first])),
-            (at.V_MOST, allowed_loss_per_message(nbytes, begin.bound[first])),
-            (at.V_POOL, begin.pool[first]),
-            (at.V_SLOTS, self.sets.slots(kind[first] >> at.SET_SHIFT, begin.packets[first])),
-            (at.V_STREAM, stream[first, 0]),
-            (at.V_ENTROPY, stream[first, 1]),
+            (Variant.nbytes.offset, nbytes),
+            (Variant.packets.offset, begin.packets[first]),
+            (Variant.kind.offset, kind[first]),
+            (Variant.priority.offset, begin.priority[first]),
+            (Variant.tags.offset, begin.tags[first]),
+            (Variant.important_packets.offset, begin.important[first]),
+            (Variant.allowed_loss.offset, allowed_loss_per_message(nbytes, begin.share[first])),
+            (Variant.max_loss.offset, allowed_loss_per_message(nbytes, begin.bound[first])),
+            (Variant.pool.offset, begin.pool[first]),
+            (Variant.slots.offset, self.sets.slots(kind[first] >> at.SET_SHIFT, begin.packets[first])),
+            (Variant.stream.offset, stream[first, 0]),
+            (Variant.entropy.offset, stream[first, 1]),
         ):
             variants[:, word] = values
-        variants[:, at.V_PAIR : at.V_PAIR + 4] = pair[first]
+        variants[:, Variant.pair.offset : Variant.pair.offset + 4] = pair[first]
         return variants, variant_of_message
 
 

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradwire.jit import layout as at
 from gradwire.jit.limits import ARENA_WORDS
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
+from gradwire.jit.records.header import DeliveryEntry, State, Thread
+from gradwire.jit.records.network import DropEntry, Host, LinkHead, Port, PortExtra, QueueEntry, RingEntry, TraceEntry
+from gradwire.jit.records.programs import TimerEntry, TransportKind
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.sim.engine.memory.link_capacity import LinkCapacity
@@ -22,7 +26,7 @@ from gradwire.topology.routing import Routing, max_entries
 NO_RESERVE = 0x4000  # MAP_NORESERVE on Linux, in Python from 3.13 on
 LOG_ENTRIES = 1 << 16
 POOL_ENTRIES = 1 << 25
-MAX_POOL_WORDS = at.POOL_WORDS + 2
+MAX_POOL_WORDS = QueueEntry.WORDS
 REROUTED_ENTRIES = 1 << 24
 HEAP_WORDS = 1 << 26
 MAX_PARAMETER_SETS = 1 << 22  # parameter sets
@@ -94,7 +98,7 @@ class RegionPlan:
     """Assigns stretches of the array, each on its own cache line."""
 
     def __init__(self) -> None:
-        self.words = at.HEADER_WORDS
+        self.words = State.WORDS
 
     def take(self, words: int) -> int:
         """Return the base of `words` new words."""
@@ -164,10 +168,10 @@ def plan_regions(shape: NetworkShape, room: LinkCapacity, wanted: RegionSizes) -
     plan, threads, links, nodes = RegionPlan(), wanted.threads, shape.links, shape.nodes
     take = plan.take
     return Regions(
-        threads=take(at.THREAD_WORDS * threads),
-        nodes=take(at.NODE_WORDS * nodes),
-        ports=take(at.PORT_WORDS * links),
-        heads=take(at.HEAD_WORDS * links),
+        threads=take(Thread.WORDS * threads),
+        nodes=take(Host.WORDS * nodes),
+        ports=take(Port.WORDS * links),
+        heads=take(LinkHead.WORDS * links),
         ingress=take(links),
         wake=take(2 * nodes),
         due=take(nodes),
@@ -179,22 +183,22 @@ def plan_regions(shape: NetworkShape, room: LinkCapacity, wanted: RegionSizes) -
         ties=take(links),
         delays=take(links * at.DELAY_BINS if wanted.delays else 8),
         active=take(links),
-        more=take(links * at.MORE_WORDS),
+        more=take(links * PortExtra.WORDS),
         table=take(shape.switches * wanted.balancer_words),
-        params=take(at.PARAM_WORDS * MAX_PARAMETER_SETS),
+        params=take(Parameters.WORDS * MAX_PARAMETER_SETS),
         of_thread=_plan_threads(plan, room, wanted),
-        timers=take(at.TIMER_WORDS * MAX_TIMERS),
-        sort=take(at.TIMER_WORDS * threads * _deliveries(room, wanted)),
-        rings=take(int(room.rings.sum()) * at.RING_WORDS),
-        spills=take(int(room.spills.sum()) * at.RING_WORDS),
+        timers=take(TimerEntry.WORDS * MAX_TIMERS),
+        sort=take(TimerEntry.WORDS * threads * _deliveries(room, wanted)),
+        rings=take(int(room.rings.sum()) * RingEntry.WORDS),
+        spills=take(int(room.spills.sum()) * RingEntry.WORDS),
         pools=[take(POOL_ENTRIES * MAX_POOL_WORDS) for _ in range(threads)],
-        senders=take(at.MAX_FLOWS * at.SENDER_WORDS),
-        receivers=take(at.MAX_FLOWS * at.RECEIVER_WORDS),
+        senders=take(at.MAX_FLOWS * Sender.WORDS),
+        receivers=take(at.MAX_FLOWS * Receiver.WORDS),
         heap=take(HEAP_WORDS),
         dropped=take(at.MAX_FLOWS),
         free=take(at.MAX_FLOWS),
         closing=take(at.MAX_FLOWS),
-        transports=take(at.KIND_WORDS << at.SET_SHIFT),
+        transports=take(TransportKind.WORDS << at.SET_SHIFT),
         arena=take(at.ARENA_CLASSES),
         bits=take(ARENA_WORDS),
         words=plan.words,
@@ -213,9 +217,9 @@ def _plan_threads(plan: RegionPlan, room: LinkCapacity, requirements: RegionSize
         address,
         tie_keys,
         buckets=[plan.take(128) for _ in threads],
-        done=[plan.take(_deliveries(room, requirements) * at.DONE_WORDS) for _ in threads],
-        drops=[plan.take((LOG_ENTRIES + 2 * burst) * at.DROP_WORDS) for _ in threads],
-        trace=[plan.take((LOG_ENTRIES + burst) * at.TRACE_WORDS if requirements.trace else 8) for _ in threads],
+        done=[plan.take(_deliveries(room, requirements) * DeliveryEntry.WORDS) for _ in threads],
+        drops=[plan.take((LOG_ENTRIES + 2 * burst) * DropEntry.WORDS) for _ in threads],
+        trace=[plan.take((LOG_ENTRIES + burst) * TraceEntry.WORDS if requirements.trace else 8) for _ in threads],
     )
 
 

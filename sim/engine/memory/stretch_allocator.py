@@ -6,12 +6,14 @@ stretch is unused (our choice).
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import FAILED_ARENA, H_ARENA, H_ARENA_END, H_ARENA_NEXT, H_FAILED
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import FAILED_ARENA
+from gradwire.jit.records.header import State
 from gradwire.sim.engine.memory.atomics import bit_length
 
 
 @njit
-def _class_of(words):
+def _class_of(words: int) -> int:
     """Return the class of a length."""
     if words <= 8:
         return words
@@ -20,7 +22,7 @@ def _class_of(words):
 
 
 @njit
-def _longest(words):
+def _longest(words: int) -> int:
     """Return the longest stretch of the class of a length."""
     if words <= 8:
         return words
@@ -29,30 +31,31 @@ def _longest(words):
 
 
 @njit
-def allocate(M, words):
-    """Return the base of a zeroed stretch; 0 if the length is 0 or there is no room left (H_FAILED)."""
+def allocate(state: State, words: int) -> int:
+    """Return the base of a zeroed stretch; 0 if the length is 0 or there is no room left (`state.failure`)."""
     if words == 0:
         return 0
-    head = M[H_ARENA] + _class_of(words)
-    base = M[head]
+    free_lists = state.free_stretches
+    base = free_lists[_class_of(words)]
     if base:
-        M[head] = M[base]
+        stretch = Words(state, base)
+        free_lists[_class_of(words)] = stretch[0]
         for i in range(words):
-            M[base + i] = 0
+            stretch[i] = 0
         return base
-    base = M[H_ARENA_NEXT]
+    base = state.arena_next
     beyond = base + _longest(words)
-    if beyond > M[H_ARENA_END]:
-        M[H_FAILED] = FAILED_ARENA
+    if beyond > state.arena_end:
+        state.failure = FAILED_ARENA
         return 0
-    M[H_ARENA_NEXT] = beyond
+    state.arena_next = beyond
     return base
 
 
 @njit
-def free(M, words, base):
+def free(state: State, words: int, base: int) -> None:
     """Free a stretch that was allocated with this length."""
     if words:
-        head = M[H_ARENA] + _class_of(words)
-        M[base] = M[head]
-        M[head] = base
+        free_lists = state.free_stretches
+        Words(state, base)[0] = free_lists[_class_of(words)]
+        free_lists[_class_of(words)] = base

@@ -8,134 +8,153 @@ each); when stale ones fill it, they are swept out.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    H_RECEIVERS,
-    H_SENDERS,
-    KEY_ORDER,
-    MASK_KEY_SENDER,
-    N_HEAP,
-    N_HEAP_COUNT,
-    R_ARMED,
-    R_TIMER,
-    RECEIVER_WORDS,
-    S_ARMED,
-    S_DONE,
-    S_LISTED,
-    S_ORDER,
-    SENDER_WORDS,
-    WHAT_PACE,
-    WHAT_TIMER,
-)
+from gradwire.jit.records import Word
+from gradwire.jit.records.constants import FOREVER, KEY_ORDER, MASK_KEY_SENDER, WHAT_PACE, WHAT_TIMER
+from gradwire.jit.records.flows import Receiver, Sender, number_of_receiver, sender_at
+from gradwire.jit.records.header import StateRecord
+from gradwire.jit.records.network import Host
 
 HEAP_FLOW, HEAP_SPARE = 3, 8
 """Entries of a host's heap per flow, and spare ones."""
 
 
+class TimerEntry(StateRecord):
+    """An entry of a host's heap."""
+
+    time = Word("when the timer is due", "ps")
+    key = Word("message | base of the record | what, as in `gradwire.jit.records.constants`")
+
+
 @njit
-def _sift_up(M, base, i, time, key):
-    while i > 0:
-        parent = (i - 1) >> 1
-        at = base + 2 * parent
-        other = M[at]
-        if other < time or (other == time and M[at + 1] <= key):
+def first_timer(host: Host) -> TimerEntry:
+    """Return the first entry of a host's heap."""
+    return TimerEntry(host, host.timer_heap)
+
+
+@njit
+def _entry(first: TimerEntry, index: int) -> TimerEntry:
+    """Return an entry of the heap with this first entry."""
+    return TimerEntry(first, first.base + TimerEntry.WORDS * index)
+
+
+@njit
+def next_timer(host: Host) -> int:
+    """Return the time of a host's first timer; FOREVER if it has none."""
+    return first_timer(host).time if host.timer_count else FOREVER
+
+
+@njit
+def _put(first: TimerEntry, index: int, time: int, key: int) -> None:
+    """Write an entry."""
+    entry = _entry(first, index)
+    entry.time = time
+    entry.key = key
+
+
+@njit
+def _sift_up(first: TimerEntry, index: int, time: int, key: int) -> None:
+    """Insert an entry at a free place at the end."""
+    while index > 0:
+        parent = (index - 1) >> 1
+        other = _entry(first, parent)
+        if other.time < time or (other.time == time and other.key <= key):
             break
-        M[base + 2 * i] = other
-        M[base + 2 * i + 1] = M[at + 1]
-        i = parent
-    M[base + 2 * i] = time
-    M[base + 2 * i + 1] = key
+        _put(first, index, other.time, other.key)
+        index = parent
+    _put(first, index, time, key)
 
 
 @njit
-def push(M, node, time, key):
+def push(host: Host, time: int, key: int) -> None:
     """Add an entry."""
-    base = M[node + N_HEAP]
-    count = M[node + N_HEAP_COUNT]
-    if count >= M[base - 1]:
-        _sweep(M, node)
-        count = M[node + N_HEAP_COUNT]
-    M[node + N_HEAP_COUNT] = count + 1
-    _sift_up(M, base, count, time, key)
+    if host.timer_count >= host.words[host.timer_heap - 1]:  # the word before the heap holds its size
+        _sweep(host)
+    host.timer_count += 1
+    _sift_up(first_timer(host), host.timer_count - 1, time, key)
 
 
 @njit
-def pop(M, node):
-    """Remove the first entry (read it at N_HEAP before)."""
-    base = M[node + N_HEAP]
-    count = M[node + N_HEAP_COUNT] - 1
-    M[node + N_HEAP_COUNT] = count
-    time = M[base + 2 * count]
-    key = M[base + 2 * count + 1]
-    i = 0
+def pop(host: Host) -> None:
+    """Remove the first entry (read it before, with `first_timer`)."""
+    count = host.timer_count - 1
+    host.timer_count = count
+    first = first_timer(host)
+    last = _entry(first, count)
+    time, key = last.time, last.key
+    index = 0
     while True:
-        child = 2 * i + 1
+        child = 2 * index + 1
         if child >= count:
             break
-        at = base + 2 * child
+        entry = _entry(first, child)
         if child + 1 < count:
-            a, b = M[at], M[at + 2]
-            if b < a or (b == a and M[at + 3] < M[at + 1]):
+            other = _entry(first, child + 1)
+            if other.time < entry.time or (other.time == entry.time and other.key < entry.key):
                 child += 1
-                at += 2
-        other = M[at]
-        if time < other or (time == other and key <= M[at + 1]):
+                entry = other
+        if time < entry.time or (time == entry.time and key <= entry.key):
             break
-        M[base + 2 * i] = other
-        M[base + 2 * i + 1] = M[at + 1]
-        i = child
+        _put(first, index, entry.time, entry.key)
+        index = child
     if count > 0:
-        M[base + 2 * i] = time
-        M[base + 2 * i + 1] = key
+        _put(first, index, time, key)
 
 
 @njit
-def watches(M, f, armed, time, key):
-    """Return True if a timer entry is the one that its flow waits for. The record at `f` may by now belong to another
-    message, of any host, that is armed for the same time; timers on a kernel's clock ticks often are. So the message is
-    compared as well as the time."""
-    return M[armed] == time and (M[f + S_ORDER] ^ key) >> KEY_ORDER == 0
+def watches(flow: Sender, armed: int, time: int, key: int) -> bool:
+    """Return True if a timer entry is the one that its flow waits for. `armed`: the time for which it is armed. The
+    record may by now belong to another message, of any host, that is armed for the same time; timers on a kernel's
+    clock ticks often are. So the message is compared as well as the time."""
+    return armed == time and (flow.order ^ key) >> KEY_ORDER == 0
 
 
 @njit
-def sender_of(M, record):
-    """Return the sender's record of the flow that a sender's or a receiver's record belongs to."""
-    if record < M[H_RECEIVERS]:
-        return record
-    return M[H_SENDERS] + (record - M[H_RECEIVERS]) // RECEIVER_WORDS * SENDER_WORDS
+def sender_of(receiver: Receiver) -> Sender:
+    """Return the sender's record of the flow of a receiver."""
+    return sender_at(receiver.state, number_of_receiver(receiver.state, receiver))
 
 
 @njit
-def _sweep(M, node):
+def _is_live(host: Host, time: int, key: int) -> bool:
+    """Return True if a flow waits for an entry; then its armed time is inverted."""
+    state, what = host.state, key & 3
+    base = (key & MASK_KEY_SENDER) >> 2
+    if what == WHAT_TIMER and base >= state.receivers:
+        receiver = Receiver(host, base)
+        if not watches(sender_of(receiver), receiver.armed, time, key):
+            return False
+        receiver.armed = ~time if receiver.timer else 0
+        return receiver.timer != 0
+    flow = Sender(host, base)
+    if what == WHAT_PACE and flow.is_done:
+        flow.is_listed = 0
+        return False
+    if what == WHAT_TIMER:
+        if not watches(flow, flow.armed, time, key) or flow.is_done:
+            return False
+        flow.armed = ~time
+    return True
+
+
+@njit
+def _sweep(host: Host) -> None:
     """Drop the entries that no flow is waiting for, and rebuild the heap from the rest. A timer that moves back and
     forth between two times leaves the same entry behind repeatedly, of which one is kept: the armed time is inverted in
     the flow's record until all entries have been read."""
-    base = M[node + N_HEAP]
-    count = M[node + N_HEAP_COUNT]
+    first = first_timer(host)
     kept = 0
-    for i in range(count):
-        time = M[base + 2 * i]
-        key = M[base + 2 * i + 1]
-        f = (key & MASK_KEY_SENDER) >> 2
-        what = key & 3
-        if what == WHAT_PACE and M[f + S_DONE]:
-            M[f + S_LISTED] = 0
-            continue
-        if what == WHAT_TIMER:
-            is_receiver = f >= M[H_RECEIVERS]
-            armed = f + R_ARMED if is_receiver else f + S_ARMED
-            if not watches(M, sender_of(M, f), armed, time, key):
-                continue
-            if is_receiver and M[f + R_TIMER] == 0:
-                M[armed] = 0
-                continue
-            if not is_receiver and M[f + S_DONE]:
-                continue
-            M[armed] = ~time
-        _sift_up(M, base, kept, time, key)
-        kept += 1
-    M[node + N_HEAP_COUNT] = kept
+    for i in range(host.timer_count):
+        entry = _entry(first, i)
+        time, key = entry.time, entry.key
+        if _is_live(host, time, key):
+            _sift_up(first, kept, time, key)
+            kept += 1
+    host.timer_count = kept
     for i in range(kept):
-        key = M[base + 2 * i + 1]
-        if key & 3 == WHAT_TIMER:
-            f = (key & MASK_KEY_SENDER) >> 2
-            M[f + R_ARMED if f >= M[H_RECEIVERS] else f + S_ARMED] = M[base + 2 * i]
+        entry = _entry(first, i)
+        if entry.key & 3 == WHAT_TIMER:
+            base = (entry.key & MASK_KEY_SENDER) >> 2
+            if base >= host.state.receivers:
+                Receiver(host, base).armed = entry.time
+            else:
+                Sender(host, base).armed = entry.time

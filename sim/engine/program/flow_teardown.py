@@ -6,211 +6,143 @@ end of a message still have to be played, as when a program waits for Python to 
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.layout import (
-    B_DST,
-    B_END,
-    B_FLOW,
-    B_GOT,
-    B_MARKED,
-    B_PACKETS,
-    B_RETRANSMITTED,
-    B_SENT,
-    B_SRC,
-    B_STATE,
-    B_TAGS,
-    B_TIMEOUTS,
-    B_TRIMMED,
-    BOOK_WORDS,
-    DELIVERED,
-    F_LEAF_SPARE,
-    F_RECORD,
-    F_SPARE,
-    FAN_OVER,
-    FAN_SIZE,
-    FAN_WORDS,
-    H_BOOK,
-    H_BOOK_FIRST,
-    H_CLOSING,
-    H_CLOSING_COUNT,
-    H_DROPPED,
-    H_FREE,
-    H_FREE_COUNT,
-    H_NODES,
-    H_RECEIVERS,
-    H_SENDERS,
-    H_SORTED,
-    KEY_ORDER,
-    KIND_FRESH,
-    KIND_LATE,
-    KIND_PROBES,
-    KIND_RECEIVER_BITMAPS,
-    KIND_SENDER_BITMAPS,
-    MEMBER_WORDS,
-    N_FLOWS,
-    NODE_WORDS,
-    R_ARRIVED,
-    R_FAN,
-    R_GOT,
-    R_LEFT,
-    R_MARKED,
-    R_PULL_LISTED,
-    R_SENT,
-    R_TIMER,
-    R_TRIMMED,
-    RECEIVER_WORDS,
-    S_BITS,
-    S_HEARD,
-    S_KIND,
-    S_LISTED,
-    S_OPEN,
-    S_ORDER,
-    S_PEER,
-    S_SENT,
-    S_SLOTS,
-    S_STAMPS,
-    S_STREAM,
-    S_TIMEOUTS,
-    S_WORDS,
-    SENDER_WORDS,
-    SLOT_WORDS,
-    STATE_DELIVERED,
-    STATE_DONE,
-)
-from gradwire.sim.engine.memory.atomics import words_at
+from gradwire.jit.records import Words
+from gradwire.jit.records.aggregation import AggregationGroup, Member
+from gradwire.jit.records.constants import DELIVERED, KEY_ORDER, STATE_DELIVERED, STATE_DONE
+from gradwire.jit.records.flows import Sender, Stamps, number_of_receiver, receiver_at, sender_at
+from gradwire.jit.records.header import DeliveryEntry, State
+from gradwire.jit.records.programs import LogRow, StepCount
 from gradwire.sim.engine.memory.stretch_allocator import free
-from gradwire.sim.engine.program.flow_setup import transport_of
+from gradwire.sim.engine.program.flow_setup import host_at, log_row, transport_of
 
 
 @njit
-def note(M, at):
+def row_of(state: State, flow: Sender) -> LogRow:
+    """Return the row of a sender's message in the message log."""
+    return log_row(state, flow.order >> KEY_ORDER)
+
+
+@njit
+def note(state: State, entry: DeliveryEntry) -> None:
     """Enter a row of a thread's log into the message log: a delivery, or the end of a sender."""
-    flow = M[at + 1]
-    f = M[H_SENDERS] + flow * SENDER_WORDS
-    book = words_at(M[H_BOOK])
-    row = ((M[f + S_ORDER] >> KEY_ORDER) - M[H_BOOK_FIRST]) * BOOK_WORDS
-    if M[at + 2] == DELIVERED:
-        book[row + B_END] = M[at]
-        book[row + B_GOT] = M[at + 3]
-        book[row + B_STATE] |= STATE_DELIVERED
+    flow = sender_at(state, entry.flow)
+    row = row_of(state, flow)
+    if entry.what == DELIVERED:
+        row.end = entry.time
+        row.received = entry.received
+        row.status |= STATE_DELIVERED
     else:
-        book[row + B_STATE] |= STATE_DONE
-        M[M[H_NODES] + book[row + B_SRC] * NODE_WORDS + N_FLOWS] -= 1
-        if M[transport_of(M, M[f + S_KIND]) + KIND_LATE]:
-            M[M[H_NODES] + book[row + B_DST] * NODE_WORDS + N_FLOWS] -= 1
-    if book[row + B_STATE] == STATE_DELIVERED | STATE_DONE:
-        M[M[H_CLOSING] + M[H_CLOSING_COUNT]] = flow
-        M[H_CLOSING_COUNT] += 1
+        row.status |= STATE_DONE
+        host_at(state, row.src).timer_flows -= 1
+        if transport_of(state, flow.kind).delays_answers:
+            host_at(state, row.dst).timer_flows -= 1
+    if row.status == STATE_DELIVERED | STATE_DONE:
+        state.closing[state.closing_count] = entry.flow
+        state.closing_count += 1
 
 
 @njit
-def _count(M, row, flow):
+def _count(state: State, row: LogRow, flow_number: int) -> None:
     """Copy the counters of a message from its records into its row of the message log."""
-    book = words_at(M[H_BOOK])
-    f = M[H_SENDERS] + flow * SENDER_WORDS
-    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-    kind = transport_of(M, M[f + S_KIND])
-    sent = M[f + S_SENT]
-    again = sent - M[f + M[kind + KIND_FRESH]]
-    if M[kind + KIND_PROBES]:
-        again -= M[f + M[kind + KIND_PROBES]]
-    book[row + B_SENT] = sent
-    book[row + B_RETRANSMITTED] = again
-    book[row + B_TIMEOUTS] = M[f + S_TIMEOUTS]
-    book[row + B_MARKED] = M[r + R_MARKED]
-    book[row + B_TRIMMED] = M[r + R_TRIMMED]
-    if book[row + B_END] < 0:  # arrivals after the delivery do not count
-        book[row + B_GOT] = M[r + R_GOT]
+    flow = sender_at(state, flow_number)
+    receiver = receiver_at(state, flow_number)
+    kind = transport_of(state, flow.kind)
+    words = Words(flow, flow.base)
+    retransmitted = flow.sent - words[kind.sent_once_offset]
+    if kind.probes_offset:
+        retransmitted -= words[kind.probes_offset]
+    row.sent = flow.sent
+    row.retransmitted = retransmitted
+    row.timeouts = flow.timeouts
+    row.marked = receiver.marked
+    row.trimmed = receiver.trimmed
+    if row.end < 0:  # arrivals after the delivery do not count
+        row.received = receiver.received_bytes
 
 
 @njit
-def count_some(M, first, many):
+def count_some(state: State, first: int, many: int) -> None:
     """Update the message log for `many` messages from `first` on."""
-    book = words_at(M[H_BOOK])
-    for i in range(many):
-        row = (first + i - M[H_BOOK_FIRST]) * BOOK_WORDS
-        if book[row + B_FLOW] >= 0:
-            _count(M, row, book[row + B_FLOW])
+    for number in range(first, first + many):
+        row = log_row(state, number)
+        if row.flow >= 0:
+            _count(state, row, row.flow)
 
 
 @njit
-def _close(M, flow):
+def _close(state: State, flow_number: int) -> None:
     """Free the records of a message, and what belongs to them."""
-    book = words_at(M[H_BOOK])
-    f = M[H_SENDERS] + flow * SENDER_WORDS
-    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-    row = ((M[f + S_ORDER] >> KEY_ORDER) - M[H_BOOK_FIRST]) * BOOK_WORDS
-    _count(M, row, flow)
-    book[row + B_FLOW] = -1
-    kind = transport_of(M, M[f + S_KIND])
-    words = M[f + S_WORDS]
-    if M[f + S_STREAM]:
-        M[M[f + S_STREAM] + S_OPEN] -= book[row + B_PACKETS]
+    flow = sender_at(state, flow_number)
+    receiver = receiver_at(state, flow_number)
+    row = row_of(state, flow)
+    _count(state, row, flow_number)
+    row.flow = -1
+    kind = transport_of(state, flow.kind)
+    words = flow.bitmap_words
+    if flow.stream:
+        flow.stream.open_packets -= row.packets
     else:
-        free(M, words * M[kind + KIND_SENDER_BITMAPS], M[f + S_BITS])
-        free(M, words * M[kind + KIND_RECEIVER_BITMAPS], M[f + S_PEER])
-    if book[row + B_TAGS]:
-        free(M, words, book[row + B_TAGS])
-    if M[f + S_STAMPS]:
-        free(M, (M[f + S_SLOTS] + 1) * SLOT_WORDS, M[f + S_STAMPS])
-    if M[r + R_LEFT]:
-        M[M[r + R_LEFT] + 2] += 1
-    M[M[H_DROPPED] + flow] = 0
-    M[M[H_FREE] + M[H_FREE_COUNT]] = flow
-    M[H_FREE_COUNT] += 1
+        free(state, words * kind.sender_bitmaps, flow.bitmaps_base)
+        free(state, words * kind.receiver_bitmaps, flow.peer_bitmaps_base)
+    if row.tags:
+        free(state, words, row.tags)
+    if flow.stamps:
+        free(state, (flow.stamp_mask + 1) * Stamps.WORDS, flow.stamps)
+    if receiver.deliveries_left:
+        StepCount(state, receiver.deliveries_left).closed += 1
+    state.dropped[flow_number] = 0
+    state.free_records[state.free_count] = flow_number
+    state.free_count += 1
 
 
 @njit
-def _balance(M, flow):
+def _balance(state: State, flow_number: int) -> int:
     """Return the packets of a message that have been sent, by either end, and have not ended anywhere."""
-    f = M[H_SENDERS] + flow * SENDER_WORDS
-    r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-    return M[f + S_SENT] + M[r + R_SENT] - M[f + S_HEARD] - M[r + R_ARRIVED] - M[M[H_DROPPED] + flow]
+    flow = sender_at(state, flow_number)
+    receiver = receiver_at(state, flow_number)
+    return flow.sent + receiver.control_sent - flow.control_received - receiver.arrived - state.dropped[flow_number]
 
 
 @njit
-def _fan_is_over(M, fan):
+def _group_is_over(state: State, group: AggregationGroup) -> bool:
     """Return True if all messages of an aggregation group are delivered and acknowledged, and no packet is left. A
     switch that makes copies needs the addresses of all until then."""
-    if M[fan + FAN_OVER]:
+    if group.is_over:
         return True
-    book = words_at(M[H_BOOK])
-    for i in range(M[fan + FAN_SIZE]):
-        one = fan + FAN_WORDS + MEMBER_WORDS * i
-        r = M[one + F_RECORD]
-        if r == 0:
+    for i in range(group.size):
+        member = Member(state, group.base + AggregationGroup.WORDS + Member.WORDS * i)
+        if not member.receiver:
             return False
-        flow = (r - M[H_RECEIVERS]) // RECEIVER_WORDS
-        f = M[H_SENDERS] + flow * SENDER_WORDS
-        row = ((M[f + S_ORDER] >> KEY_ORDER) - M[H_BOOK_FIRST]) * BOOK_WORDS
-        if book[row + B_STATE] != STATE_DELIVERED | STATE_DONE:
+        flow_number = number_of_receiver(state, member.receiver)
+        flow = sender_at(state, flow_number)
+        if row_of(state, flow).status != STATE_DELIVERED | STATE_DONE:
             return False
-        if _balance(M, flow) + M[one + F_SPARE] + M[one + F_LEAF_SPARE] or M[f + S_LISTED]:
+        if _balance(state, flow_number) + member.spare + member.leaf_spare or flow.is_listed:
             return False
-    M[fan + FAN_OVER] = 1  # closing the messages changes the counters
+    group.is_over = 1  # closing the messages changes the counters
     return True
 
 
 @njit
-def close_some(M, at_least):
+def close_some(state: State, at_least: int) -> int:
     """Free the records of messages without packets left, if at least `at_least` wait, and return their number."""
-    count = M[H_CLOSING_COUNT]
-    if count < at_least or M[H_SORTED]:
+    count = state.closing_count
+    if count < at_least or state.event_heap_count:
         return 0
-    base = M[H_CLOSING]
     kept = 0
     for i in range(count):
-        flow = M[base + i]
-        f = M[H_SENDERS] + flow * SENDER_WORDS
-        r = M[H_RECEIVERS] + flow * RECEIVER_WORDS
-        if M[r + R_FAN]:
-            over = _fan_is_over(M, M[r + R_FAN])
+        flow_number = state.closing[i]
+        flow = sender_at(state, flow_number)
+        receiver = receiver_at(state, flow_number)
+        if receiver.aggregation:
+            over = _group_is_over(state, AggregationGroup(state, receiver.aggregation))
         else:
-            waits = M[f + S_LISTED] or M[r + R_PULL_LISTED] or M[r + R_TIMER]  # R_TIMER: a delayed answer
-            over = _balance(M, flow) == 0 and waits == 0
+            waits = flow.is_listed or receiver.is_pull_listed or receiver.timer  # the timer: a delayed answer
+            over = _balance(state, flow_number) == 0 and waits == 0
         if over:
-            _close(M, flow)
+            _close(state, flow_number)
         else:
-            M[base + kept] = flow
+            state.closing[kept] = flow_number
             kept += 1
-    M[H_CLOSING_COUNT] = kept
+    state.closing_count = kept
     return count - kept

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.programs import ProgramMessage, StepCount, Variant
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.program.completed_step import NOTE_COLUMNS
@@ -47,19 +49,25 @@ class LoadedStep:
     def unopened_messages(self) -> bool:
         return self.position < len(self.soonest)
 
-    def jump(self, M: Ints, processes: int, jump: StepSkip, messages: int, by: Ps) -> None:
+    def jump(self, state: Ints, processes: int, jump: StepSkip, messages: int, by: Ps) -> None:
         """Turn it into the step that is like it, some steps later, with higher message numbers and later times.
 
-        `M` : the state; `processes` : number of processes of its part.
+        `state` : the state; `processes` : number of processes of its part.
         """
         self.step, self.number = shift_step(self.step, jump), self.number + jump.steps
         self.first, self.event = self.first + messages, self.event + jump.events
-        rows = M[self.messages : self.messages + at.MESSAGE_WORDS * len(self)].reshape(len(self), at.MESSAGE_WORDS)
-        rows[:, at.G_TO] += jump.steps << at.A_SIZE
-        M[np.unique(rows[:, at.G_VARIANT]) + at.V_FIRST] += messages
-        notes = M[self.notes : self.notes + NOTE_COLUMNS * processes].reshape(processes, NOTE_COLUMNS)
-        for times in (rows[:, at.G_READY], rows[:, at.G_RELEASED], notes[:, :-1]):
+        rows = state[self.messages : self.messages + ProgramMessage.WORDS * len(self)].reshape(
+            len(self), ProgramMessage.WORDS
+        )
+        rows[:, ProgramMessage.destination.offset] += jump.steps << at.A_SIZE
+        view(Variant, state, np.unique(rows[:, ProgramMessage.variant.offset])).first_message += messages
+        notes = state[self.notes : self.notes + NOTE_COLUMNS * processes].reshape(processes, NOTE_COLUMNS)
+        for times in (
+            rows[:, ProgramMessage.ready_at.offset],
+            rows[:, ProgramMessage.released_at.offset],
+            notes[:, :-1],
+        ):
             times[times >= 0] += by
-        for word in (self.left + 1, self.left + at.LEFT_SINCE):
-            if M[word]:
-                M[word] += by
+        for word in (self.left + 1, self.left + StepCount.since.offset):
+            if state[word]:
+                state[word] += by

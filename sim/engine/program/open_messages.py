@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.flows import Receiver, Sender
+from gradwire.jit.records.programs import LogRow
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
@@ -57,13 +60,17 @@ class _Origin(NamedTuple):
 def describe_open_messages(fabric: HasMessages, tracks: Sequence[Track]) -> list[str]:
     """Return one line for each of the first open messages, their logged transmissions, and a hint. Those that lack the
     most bytes come first. Returns no lines if every message has been delivered."""
-    M, records = fabric.memory.M, fabric.flows.records
+    state, records = fabric.memory.state, fabric.flows.records
     flows = np.arange(records.used)
     r = records.receiver(flows)
-    is_open = (M[r + at.R_DONE] == 0) & (M[r + at.R_PACKETS] > 0) & (M[r + at.R_BYTES] < at.FOREVER)
+    is_open = (
+        (view(Receiver, state, r).is_done == 0)
+        & (view(Receiver, state, r).packets > 0)
+        & (view(Receiver, state, r).nbytes < at.FOREVER)
+    )
     flows, r = flows[is_open], r[is_open]
     numbers = records.message_of(flows)
-    flows = flows[np.lexsort((numbers, M[r + at.R_GOT] - M[r + at.R_BYTES]))]
+    flows = flows[np.lexsort((numbers, view(Receiver, state, r).received_bytes - view(Receiver, state, r).nbytes))]
     lines = [_describe(fabric, tracks, flow) for flow in flows[:MAX_LISTED_MESSAGES].tolist()]
     if len(flows) > MAX_LISTED_MESSAGES:
         lines.append(f"... {len(flows) - MAX_LISTED_MESSAGES} more messages under way")
@@ -75,42 +82,49 @@ def describe_open_messages(fabric: HasMessages, tracks: Sequence[Track]) -> list
 
 def _describe(fabric: HasMessages, tracks: Sequence[Track], flow: int) -> str:
     """Return a description of an open message: ends, size, tag, and the state of sender and receiver."""
-    M, records = fabric.memory.M, fabric.flows.records
+    state, records = fabric.memory.state, fabric.flows.records
     f, r = records.sender(flow), records.receiver(flow)
-    number = int(M[f + at.S_ORDER]) >> at.KEY_ORDER
-    src, dst = fabric.flows.book.row(number, [at.B_SRC, at.B_DST])
+    number = int(view(Sender, state, f).order) >> at.KEY_ORDER
+    src, dst = fabric.flows.book.row(number, [LogRow.src.offset, LogRow.dst.offset])
     names = fabric.network.names
-    owner = fabric.transports[int(M[r + at.R_KIND]) & ((1 << at.SET_SHIFT) - 1)].owner
-    packets = int(M[r + at.R_PACKETS])
+    owner = fabric.transports[int(view(Receiver, state, r).kind) & ((1 << at.SET_SHIFT) - 1)].owner
+    receiver = Receiver(state, r)
+    packets = int(receiver.packets)
     origin = _origin(tracks, number)
     tag = f" of {origin.part} ({origin.what})" if origin else ""
     return (
-        f"message {number}{tag}, {names[src]} -> {names[dst]}, {M[r + at.R_BYTES]} bytes in {packets} packets, "
-        f"{M[r + at.R_IMPORTANT]} of them important, may lose {M[r + at.R_ALLOWED]} bytes, over "
-        f"{kind_of(owner) or owner.__name__}: {M[r + at.R_GOT]} bytes have arrived; "
-        f"{_packets_in_words(M, records.dropped[flow], f, r)}; sender {_sender_in_words(M, f)}; "
-        f"receiver's timer {_timer_in_words(M, r + at.R_TIMER)}"
+        f"message {number}{tag}, {names[src]} -> {names[dst]}, {receiver.nbytes} bytes in {packets} packets, "
+        f"{receiver.important_packets} of them important, may lose {receiver.allowed_loss} bytes, over "
+        f"{kind_of(owner) or owner.__name__}: {receiver.received_bytes} bytes have arrived; "
+        f"{_packets_in_words(state, records.dropped[flow], f, r)}; sender {_sender_in_words(state, f)}; "
+        f"receiver's timer {_timer_in_words(state, r + Receiver.timer.offset)}"
     )
 
 
-def _packets_in_words(M: Ints, dropped: int, f: int, r: int) -> str:
+def _packets_in_words(state: Ints, dropped: int, f: int, r: int) -> str:
     """Return the packets sent by both ends, the lost ones, and those that have not ended anywhere."""
-    sent, answers = int(M[f + at.S_SENT]), int(M[r + at.R_SENT])
-    on_the_way = sent + answers - int(M[f + at.S_HEARD]) - int(M[r + at.R_ARRIVED]) - int(dropped)
+    sent, answers = int(view(Sender, state, f).sent), int(view(Receiver, state, r).control_sent)
+    on_the_way = (
+        sent
+        + answers
+        - int(view(Sender, state, f).control_received)
+        - int(view(Receiver, state, r).arrived)
+        - int(dropped)
+    )
     return f"{sent} packets sent, {answers} answered, {dropped} lost, {on_the_way} on their way"
 
 
-def _sender_in_words(M: Ints, f: int) -> str:
+def _sender_in_words(state: Ints, f: int) -> str:
     """Return the state of a sender: done, listed at its NIC, or the time of its timer."""
-    if M[f + at.S_DONE]:
+    if view(Sender, state, f).is_done:
         return "done"
-    listed = "has its turn at the NIC" if M[f + at.S_LISTED] else "is not listed at the NIC"
-    return f"{listed}, its timer {_timer_in_words(M, f + at.S_TIMER)}"
+    listed = "has its turn at the NIC" if view(Sender, state, f).is_listed else "is not listed at the NIC"
+    return f"{listed}, its timer {_timer_in_words(state, f + Sender.timer.offset)}"
 
 
-def _timer_in_words(M: Ints, word: int) -> str:
+def _timer_in_words(state: Ints, word: int) -> str:
     """Return when a timer is due."""
-    return f"at {format_time(Ps(int(M[word])))}" if M[word] else "none"
+    return f"at {format_time(Ps(int(state[word])))}" if state[word] else "none"
 
 
 def _origin(tracks: Sequence[Track], number: int) -> _Origin | None:

@@ -8,7 +8,10 @@ engine stops in time: being late costs speed, never exactness.
 
 from __future__ import annotations
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.header import State
+from gradwire.jit.records.programs import Process, ProgramMessage
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.events import Finished
 from gradwire.sim.engine.memory.flows import Flows
@@ -59,10 +62,10 @@ class Programs:
 
     def starved(self) -> bool:
         """Return True if everything waited for the next operations of a process, which it now has."""
-        M = self.flows.memory.M
-        if not M[at.H_STARVED]:
+        state = self.flows.memory.state
+        if not state[State.starved_process.offset]:
             return False
-        self._load(Ps(int(M[M[at.H_STARVED] + at.W_ENDED])))
+        self._load(Ps(int(view(Process, state, state[State.starved_process.offset]).starved_at)))
         return True
 
     def _load(self, now: Ps) -> None:
@@ -77,7 +80,7 @@ class Programs:
 
     def _open_next(self, step: LoadedStep, count: int) -> None:
         count = min(count, len(step.soonest) - step.position)
-        self.flows.records.keep(OPEN, step.messages + at.MESSAGE_WORDS * step.position, count)
+        self.flows.records.keep(OPEN, step.messages + ProgramMessage.WORDS * step.position, count)
         self.flows.arena.check()
         step.position += count
 
@@ -90,7 +93,7 @@ class Programs:
     @property
     def timer(self) -> Ps:
         """Time of the next timer of a program."""
-        return Ps(int(self.flows.memory.M[at.H_TIMER_NEXT]))
+        return Ps(int(self.flows.memory.state[State.next_timer.offset]))
 
     def finished(self) -> list[Finished]:
         """Return the parts that have ended since the last call."""

@@ -12,7 +12,19 @@ from typing import cast
 
 import numpy as np
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records import view
+from gradwire.jit.records.header import State
+from gradwire.jit.records.programs import (
+    Event,
+    LogRow,
+    Operation,
+    Process,
+    ProgramMessage,
+    ReleaseQueue,
+    StepCount,
+    Variant,
+)
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
 from gradwire.sim.engine.memory.aggregation_groups import write_groups
@@ -54,7 +66,7 @@ class Track:
     def __init__(self, part: ProgramPart, number: int, flows: Flows, post: PostTimer, logged: bool) -> None:
         """`logged`: log its packets, if packets are logged."""
         self.part, self.number, self._flows, self._post, self.logged = part, number, flows, post, logged
-        M, arena = flows.memory.M, flows.arena
+        state, arena = flows.memory.state, flows.arena
         self._steps = part.steps()
         self._next: Step | None = next(self._steps, None)
         self.live: list[LoadedStep] = []
@@ -63,20 +75,20 @@ class Track:
         self.laid = 0
         self.events = 0
         count = len(part.hosts)
-        self.processes = arena.allocate(at.PROCESS_WORDS * count) if count else 0
+        self.processes = arena.allocate(Process.WORDS * count) if count else 0
         self.pending: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
         self._started = np.zeros(count, dtype=np.bool_)
         if count:
-            self._table(self.processes, count, at.PROCESS_WORDS)[:, at.W_SLOW] = at.SLOW_UNIT
+            self._table(self.processes, count, Process.WORDS)[:, Process.slowness.offset] = at.SLOW_UNIT
         self.stations = arena.allocate(len(part.stations)) if len(part.stations) else 0
         self.queues: dict[int, int] = {}  # by `_keys`
         self._rooms: dict[int, int] = {}
         self._known: dict[int, int] = {}  # all known messages of every queue: past, present and future
         self.done_ps, self.last_ps = -1, 0
-        self._M = M
+        self._state = state
 
     def _table(self, base: int, rows: int, columns: int) -> Ints:
-        return self._flows.memory.M[base : base + rows * columns].reshape(rows, columns)
+        return self._flows.memory.state[base : base + rows * columns].reshape(rows, columns)
 
     @property
     def has_more_steps(self) -> bool:
@@ -84,16 +96,16 @@ class Track:
 
     @property
     def begun(self) -> Ints:
-        return self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN]
+        return self._table(self.processes, len(self.part.hosts), Process.WORDS)[:, Process.finished_parts.offset]
 
     @property
     def delivered(self) -> bool:
         """True if every message of the steps so far has been delivered."""
-        return all(self._M[step.left] == 0 for step in self.live)
+        return all(self._state[step.left] == 0 for step in self.live)
 
     @property
     def undelivered(self) -> int:
-        return int(sum(self._M[step.left] for step in self.live))
+        return int(sum(self._state[step.left] for step in self.live))
 
     @property
     def steps(self) -> list[CompletedStep]:
@@ -106,12 +118,12 @@ class Track:
         cast("SkippingIterator", self._steps).jump(jump)
         self._next = shift_step(self._next, jump)
         for step in self.live:
-            step.jump(self._M, len(self.part.hosts), jump, messages, by)
+            step.jump(self._state, len(self.part.hosts), jump, messages, by)
         self.laid += jump.steps
         self.events += jump.events
         # the times of completed steps (W_TIMES) are obsolete: the next step completed requests the next one
-        self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)[:, at.W_BEGUN] += jump.steps
-        self._M[self.stations : self.stations + len(self.part.stations)] += by
+        self._table(self.processes, len(self.part.hosts), Process.WORDS)[:, Process.finished_parts.offset] += jump.steps
+        self._state[self.stations : self.stations + len(self.part.stations)] += by
         self.last_ps += by
 
     @property
@@ -121,8 +133,8 @@ class Track:
 
     def slow_host(self, host: int, factor: float) -> None:
         for process in np.flatnonzero(self.part.hosts == host).tolist():
-            base = self.processes + at.PROCESS_WORDS * process
-            self._M[base + at.W_SLOW] = round(factor * at.SLOW_UNIT)
+            base = self.processes + Process.WORDS * process
+            view(Process, self._state, base).slowness = round(factor * at.SLOW_UNIT)
 
     # --- loading steps ------------------------------------------------------------------------------------------
 
@@ -137,13 +149,15 @@ class Track:
             requesting_step = self.laid - STEPS_AHEAD  # the step whose end requested it
             if requesting_step < 0:
                 return Ps(0)
-            table = self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)
-            rows = table[table[:, at.W_BEGUN] > requesting_step]
-            return Ps(int(rows[:, at.W_TIMES + (requesting_step & 3)].min()) if len(rows) else at.FOREVER)
+            table = self._table(self.processes, len(self.part.hosts), Process.WORDS)
+            rows = table[table[:, Process.finished_parts.offset] > requesting_step]
+            return Ps(
+                int(rows[:, Process.part_times.offset + (requesting_step & 3)].min()) if len(rows) else at.FOREVER
+            )
         begins = self._next.begins
         assert begins is not None
         starts = begins[begins >= 0]
-        return Ps(max(0, int(starts.min()) - int(self._M[at.H_HOST_LATENCY])) if len(starts) else 0)
+        return Ps(max(0, int(starts.min()) - int(self._state[State.host_latency.offset])) if len(starts) else 0)
 
     def load_next_step(self, now: Ps) -> None:
         """Load the next step."""
@@ -152,7 +166,7 @@ class Track:
         self._load(step, now)
 
     def _load(self, step: Step, now: Ps) -> None:
-        flows, arena, M = self._flows, self._flows.arena, self._M
+        flows, arena, state = self._flows, self._flows.arena, self._state
         n, count = len(step.messages), len(step)
         loaded = LoadedStep(step, flows.book.enter(n), self.events, self.laid)
         self.events += count
@@ -163,22 +177,22 @@ class Track:
             loaded.stretches.append((size, base))
             return base
 
-        loaded.left = take(at.LEFT_WORDS)
-        M[loaded.left] = n
-        loaded.messages = take(max(1, n * at.MESSAGE_WORDS))
+        loaded.left = take(StepCount.WORDS)
+        state[loaded.left] = n
+        loaded.messages = take(max(1, n * ProgramMessage.WORDS))
         if len(self.part.hosts) or count > n:
-            loaded.events = take(count * at.EVENT_WORDS)
+            loaded.events = take(count * Event.WORDS)
             self._load_events(loaded, take)
         if n:
             self._load_messages(loaded, take)
         if step.courses:
             loaded.notes = take(NOTE_COLUMNS * len(self.part.hosts))
-            M[loaded.notes : loaded.notes + NOTE_COLUMNS * len(self.part.hosts)] = -1
+            state[loaded.notes : loaded.notes + NOTE_COLUMNS * len(self.part.hosts)] = -1
         self.live.append(loaded)
         for course in step.courses:
             operations = self._operations(loaded, course.process, course.operations)
             base = take(operations.size)
-            M[base : base + operations.size] = operations.ravel()
+            state[base : base + operations.size] = operations.ravel()
             self.pending[course.process].append((base, base + operations.size))
         self.feed(now)
 
@@ -195,11 +209,11 @@ class Track:
             raise ValueError(f"a message has {packets.max()} packets; expected at most {at.MAX_PACKETS}")
         book = flows.book.rows(loaded.first, n)
         for column, values in (
-            (at.B_SRC, rows.src),
-            (at.B_DST, rows.dst),
-            (at.B_BYTES, rows.nbytes),
-            (at.B_PACKETS, packets),
-            (at.B_TRANSPORT, transport),
+            (LogRow.src.offset, rows.src),
+            (LogRow.dst.offset, rows.dst),
+            (LogRow.nbytes.offset, rows.nbytes),
+            (LogRow.packets.offset, packets),
+            (LogRow.transport.offset, transport),
         ):
             book[:, column] = values
         tags, important = self._tag(loaded, packets)
@@ -211,39 +225,43 @@ class Track:
         if loaded.step.fans is not None:
             fans = write_groups(memory, take, loaded.step.fans, rows.src, rows.dst, packets)
         for word, value in (
-            (at.V_LOGGED, int(self.logged)),
-            (at.V_LEFT, loaded.left),
-            (at.V_MESSAGES, loaded.messages),
-            (at.V_FIRST, loaded.first),
-            (at.V_EVENTS, loaded.events),
-            (at.V_IDLE, not len(self.part.hosts)),
-            (at.V_FANS, fans),
+            (Variant.is_logged.offset, int(self.logged)),
+            (Variant.step_count.offset, loaded.left),
+            (Variant.messages.offset, loaded.messages),
+            (Variant.first_message.offset, loaded.first),
+            (Variant.events.offset, loaded.events),
+            (Variant.has_no_events.offset, not len(self.part.hosts)),
+            (Variant.aggregations.offset, fans),
         ):
             variants[:, word] = value
         base = take(variants.size)
-        self._M[base : base + variants.size] = variants.ravel()
-        table = self._table(loaded.messages, n, at.MESSAGE_WORDS)
-        table[:, at.G_NODE] = memory.node_base[rows.src]
-        table[:, at.G_TO] = rows.dst | rows.turn << at.A_SIZE
-        table[:, at.G_RANK] = rows.rank
-        table[:, at.G_VARIANT] = base + at.VARIANT_WORDS * of
-        table[:, at.G_READY] = -1
-        table[:, at.G_RELEASED] = -1
+        self._state[base : base + variants.size] = variants.ravel()
+        table = self._table(loaded.messages, n, ProgramMessage.WORDS)
+        table[:, ProgramMessage.host.offset] = memory.node_base[rows.src]
+        table[:, ProgramMessage.destination.offset] = rows.dst | rows.turn << at.A_SIZE
+        table[:, ProgramMessage.rank.offset] = rows.rank
+        table[:, ProgramMessage.variant.offset] = base + Variant.WORDS * of
+        table[:, ProgramMessage.ready_at.offset] = -1
+        table[:, ProgramMessage.released_at.offset] = -1
         if loaded.step.begins is not None:
             begins = loaded.step.begins
             timed = begins >= 0
-            table[timed, at.G_READY] = table[timed, at.G_RELEASED] = begins[timed]
+            table[timed, ProgramMessage.ready_at.offset] = table[timed, ProgramMessage.released_at.offset] = begins[
+                timed
+            ]
             loaded.soonest = np.minimum.accumulate(np.where(timed, begins, at.FOREVER)[::-1])[::-1]
         if loaded.step.settles is not None:
             settles = loaded.step.settles
-            table[:, at.G_DONE] = np.where(settles >= 0, loaded.events + at.EVENT_WORDS * settles, 0)
+            table[:, ProgramMessage.done_event.offset] = np.where(
+                settles >= 0, loaded.events + Event.WORDS * settles, 0
+            )
         if self.part.table.order == LAYER:
             self._assign_queues(loaded, table)
 
     def _assign_queues(self, loaded: LoadedStep, table: Ints) -> None:
         """Assign messages to release queues, and make room there. `table`: the words of the messages."""
         keys, which, counts = np.unique(self._keys(loaded), return_inverse=True, return_counts=True)
-        table[:, at.G_QUEUE] = np.array([self._queue(key) for key in keys.tolist()])[which.reshape(-1)]
+        table[:, ProgramMessage.queue.offset] = np.array([self._queue(key) for key in keys.tolist()])[which.reshape(-1)]
         for key, more in zip(keys.tolist(), counts.tolist(), strict=True):
             self._grow_queue(key, more)
 
@@ -266,19 +284,19 @@ class Track:
         return tags, counts
 
     def _load_events(self, loaded: LoadedStep, take: Callable[[int], int]) -> None:
-        step, M = loaded.step, self._M
-        table = self._table(loaded.events, len(step), at.EVENT_WORDS)
-        table[:, at.E_NEEDS] = step.needs
-        table[:, at.E_EFFORT] = step.effort
-        table[:, at.E_STATION] = np.where(step.station >= 0, self.stations + step.station, 0)
+        step, state = loaded.step, self._state
+        table = self._table(loaded.events, len(step), Event.WORDS)
+        table[:, Event.needs.offset] = step.needs
+        table[:, Event.effort.offset] = step.effort
+        table[:, Event.resource.offset] = np.where(step.station >= 0, self.stations + step.station, 0)
         for lists, base_word, count_word, first, size in (
-            (step.after, at.E_AFTER, at.E_AFTER_COUNT, loaded.events, at.EVENT_WORDS),
-            (step.posts, at.E_POSTS, at.E_POSTS_COUNT, loaded.messages, at.MESSAGE_WORDS),
+            (step.after, Event.dependents.offset, Event.dependent_count.offset, loaded.events, Event.WORDS),
+            (step.posts, Event.posts.offset, Event.post_count.offset, loaded.messages, ProgramMessage.WORDS),
         ):
             starts, members = lists
             if len(members):
                 base = take(len(members))
-                M[base : base + len(members)] = first + members * size
+                state[base : base + len(members)] = first + members * size
                 table[:, base_word] = base + starts[:-1]
             table[:, count_word] = np.diff(starts)
 
@@ -299,13 +317,13 @@ class Track:
         if loaded.number < TIE_DRAW_STEPS:
             return words
         begins = np.flatnonzero((words[:, 0] == at.O_NOTE) & (words[:, 1] == notes + START))
-        return np.insert(words, begins + 1, (at.O_BEGIN, loaded.left + at.LEFT_SINCE), axis=0)
+        return np.insert(words, begins + 1, (at.O_BEGIN, loaded.left + StepCount.since.offset), axis=0)
 
     def _event(self, number: int) -> int:
         """Return the base of an event, counted through the part; 0 if it happened long ago."""
         for loaded in reversed(self.live):
             if number >= loaded.event:
-                return loaded.events + at.EVENT_WORDS * (number - loaded.event)
+                return loaded.events + Event.WORDS * (number - loaded.event)
         return 0
 
     def _keys(self, loaded: LoadedStep) -> Ints:
@@ -316,39 +334,39 @@ class Track:
     def _queue(self, key: int) -> int:
         """Return the base of a release queue."""
         if key not in self.queues:
-            base = self.queues[key] = self._flows.arena.allocate(at.QUEUE_WORDS)
-            self._M[base + at.Q_CREDIT] = self.part.table.credit
+            base = self.queues[key] = self._flows.arena.allocate(ReleaseQueue.WORDS)
+            view(ReleaseQueue, self._state, base).credit = self.part.table.credit
             self._rooms[key] = 0
         return self.queues[key]
 
     def _grow_queue(self, key: int, more: int) -> None:
         """Make room in a queue for more messages: it holds all known messages that have not left yet."""
-        base, arena, M = self._queue(key), self._flows.arena, self._M
+        base, arena, state = self._queue(key), self._flows.arena, self._state
         self._known[key] = self._known.get(key, 0) + more
-        used = int(M[base + at.Q_COUNT])
-        if (need := 2 * (self._known[key] - int(M[base + at.Q_OFFERED]) + used)) <= self._rooms[key]:
+        used = int(view(ReleaseQueue, state, base).count)
+        if (need := 2 * (self._known[key] - int(view(ReleaseQueue, state, base).offered) + used)) <= self._rooms[key]:
             return
-        heap, old = arena.allocate(2 * need), int(M[base + at.Q_HEAP])
-        M[heap : heap + 2 * used] = M[old : old + 2 * used]
+        heap, old = arena.allocate(2 * need), int(view(ReleaseQueue, state, base).heap)
+        state[heap : heap + 2 * used] = state[old : old + 2 * used]
         if old:
             arena.free(self._rooms[key], old)
-        M[base + at.Q_HEAP], self._rooms[key] = heap, 2 * need
+        view(ReleaseQueue, state, base).heap, self._rooms[key] = heap, 2 * need
 
     def _column(self, loaded: LoadedStep, word: int) -> Ints:
-        return self._table(loaded.messages, len(loaded), at.MESSAGE_WORDS)[:, word]
+        return self._table(loaded.messages, len(loaded), ProgramMessage.WORDS)[:, word]
 
     def _load_next_step(self, process: int, now: Ps) -> None:
         """Give a process the operations of its next step, if it has none left."""
-        M, base, pending = self._M, self.processes + at.PROCESS_WORDS * process, self.pending[process]
+        state, base, pending = self._state, self.processes + Process.WORDS * process, self.pending[process]
         if pending and not self._started[process]:
             self._started[process] = True
-            M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
+            view(Process, state, base).operation, view(Process, state, base).schedule_end = pending.popleft()
             self._post(0, now, base << 1)
-        if pending and M[base + at.W_STARVED]:
-            M[base + at.W_STARVED] = 0
-            M[base + at.W_AT], M[base + at.W_END] = pending.popleft()
-        if pending and M[base + at.W_NEXT] == 0:
-            M[base + at.W_NEXT], M[base + at.W_NEXT_END] = pending.popleft()
+        if pending and view(Process, state, base).is_starved:
+            view(Process, state, base).is_starved = 0
+            view(Process, state, base).operation, view(Process, state, base).schedule_end = pending.popleft()
+        if pending and view(Process, state, base).next_schedule == 0:
+            view(Process, state, base).next_schedule, view(Process, state, base).next_schedule_end = pending.popleft()
 
     # --- progress -----------------------------------------------------------------------------------------------
 
@@ -362,27 +380,31 @@ class Track:
     def finished(self) -> bool:
         if self._next is not None or not self.delivered:
             return False
-        table = self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)
-        return bool(table[:, at.W_STARVED].all()) and not any(self.pending)
+        table = self._table(self.processes, len(self.part.hosts), Process.WORDS)
+        return bool(table[:, Process.is_starved.offset].all()) and not any(self.pending)
 
     @property
     def ended_ps(self) -> Ps:
-        table = self._table(self.processes, len(self.part.hosts), at.PROCESS_WORDS)
-        last = max((int(self._M[step.left + 1]) for step in self.live), default=0)
-        return Ps(max(last, self.last_ps, int(table[:, at.W_ENDED].max(initial=0))))
+        table = self._table(self.processes, len(self.part.hosts), Process.WORDS)
+        last = max((int(self._state[step.left + 1]) for step in self.live), default=0)
+        return Ps(max(last, self.last_ps, int(table[:, Process.starved_at.offset].max(initial=0))))
 
     def waiting(self) -> list[tuple[int, int]]:
         waiting = []
         for process in range(len(self.part.hosts)):
-            base = self.processes + at.PROCESS_WORDS * process
-            last = int(self._M[base + at.W_AT]) - at.OPERATION_WORDS
-            if not self._started[process] or self._M[base + at.W_STARVED] or self._M[last] != at.O_WAIT:
+            base = self.processes + Process.WORDS * process
+            last = int(view(Process, self._state, base).operation) - Operation.WORDS
+            if (
+                not self._started[process]
+                or view(Process, self._state, base).is_starved
+                or self._state[last] != at.O_WAIT
+            ):
                 continue
-            event = int(self._M[last + 1])
+            event = int(self._state[last + 1])
             for step in self.live:
                 offset = event - step.events
-                if 0 <= offset < len(step.step) * at.EVENT_WORDS and self._M[event + at.E_WAITER] == base:
-                    waiting.append((process, step.event + offset // at.EVENT_WORDS))
+                if 0 <= offset < len(step.step) * Event.WORDS and view(Event, self._state, event).waiter.base == base:
+                    waiting.append((process, step.event + offset // Event.WORDS))
         return waiting
 
     def _outcome(self, loaded: LoadedStep) -> CompletedStep:
@@ -390,7 +412,10 @@ class Track:
         if loaded.notes:
             notes = self._table(loaded.notes, len(self.part.hosts), NOTE_COLUMNS).copy()
         numbers = loaded.first + np.arange(len(loaded))
-        ready, started = (self._column(loaded, word).copy() for word in (at.G_READY, at.G_RELEASED))
+        ready, started = (
+            self._column(loaded, word).copy()
+            for word in (ProgramMessage.ready_at.offset, ProgramMessage.released_at.offset)
+        )
         return CompletedStep(loaded.step, numbers, ready, started, notes)
 
     def sweep(self, take: TakeStep | None) -> None:
@@ -399,10 +424,10 @@ class Track:
         `take`, or are kept."""
         while self.live:
             loaded = self.live[0]
-            if self._M[loaded.left + 2] < len(loaded) or self._M[loaded.left]:
+            if self._state[loaded.left + 2] < len(loaded) or self._state[loaded.left]:
                 return
             if len(self.part.hosts):
-                needs = self._table(loaded.events, len(loaded.step), at.EVENT_WORDS)[:, at.E_NEEDS]
+                needs = self._table(loaded.events, len(loaded.step), Event.WORDS)[:, Event.needs.offset]
                 last_step = self.handed.steps + len(self.over) + self.part.reach  # the last step that can refer to one
                 if (self.begun.min() <= last_step or (needs != at.FIRED).any()) and not self.finished:
                     return
@@ -415,5 +440,5 @@ class Track:
                 self.handed.nbytes += int(loaded.step.messages.nbytes.sum())
                 self.handed.events += len(loaded.step)
             self._flows.arena.free_many(loaded.stretches)
-            self.last_ps = max(self.last_ps, int(self._M[loaded.left + 1]))
+            self.last_ps = max(self.last_ps, int(self._state[loaded.left + 1]))
             del self.live[0]

@@ -52,7 +52,7 @@ def test_answers_need_no_engine(arguments: list[str]):
 
 def test_help_names_every_command():
     shown = run("--help").stdout
-    for command in ("demo", "run", "compare", "check", "schema", "telemetry", "capture", "trace", "bench"):
+    for command in ("demo", "run", "compare", "check", "schema", "new", "telemetry", "capture", "trace", "bench"):
         assert command in shown
 
 
@@ -109,7 +109,7 @@ def test_check_of_a_trace_that_is_not_there():
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "run", "compare", "check", "schema", "capture", "trace info", "bench fabric"]
+    "command", ["demo", "run", "compare", "check", "schema", "new", "capture", "trace info", "bench fabric"]
 )
 def test_every_command_helps_with_an_example(command: str):
     done = CliRunner().invoke(cli.app, [*command.split(), "--help"])

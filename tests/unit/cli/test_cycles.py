@@ -36,6 +36,8 @@ FOR_TYPES = {
     ("training.networks.network_interface", "training.value_checks"),
     # one kind of exchange is a function of the exchange
     ("training.exchange.exchange", "training.exchange.lossy_ring"),
+    # every record leads to the header of its state, which is a record
+    ("jit.records.header", "jit.records.table"),
     # an aggregation group has flows, and a flow belongs to a group
     ("testing.oracle.aggregation", "testing.oracle.flows"),
 }

@@ -25,6 +25,7 @@ from gradwire.scenarios.loading.load import as_override_list, load_scenario
     (("tune", "shcedulers"), "did you mean 'schedulers'"), (("probe", "testbde"), "did you mean 'testbed'"),
     (("emulate", "testbde"), "did you mean 'testbed'"), (("fidelity", "testbde"), "did you mean 'testbed'"),
     (("exec", "four-host", "--", "true"), "did you mean 'four-hosts'"), (("sweep", "tail-laod"), "did you mean 'tail-load'"),
+    (("new", "load-balancer", "mine.py"), "did you mean 'load_balancer'"),
     (("compare", "tail-load"), "is a sweep, not a scenario; expected gradwire sweep tail-load"),
     (("sweep", "demo"), "is a scenario, not a sweep; expected gradwire compare demo"),
     (("check", "demo", "--set", "topology.kind=fat_tree"),

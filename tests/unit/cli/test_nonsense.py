@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from gradwire.jit.layout import STAMP_MOST
+from gradwire.jit.records.constants import STAMP_MOST
 from gradwire.protocols.registry import resolve_component
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario, load_scenario

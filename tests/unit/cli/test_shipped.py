@@ -54,9 +54,10 @@ def own(tmp_path: Path) -> Path:
     (folder / "net.edges").write_text(NET)
     (folder / "sizes.txt").write_text("1000 0\n30000 1\n")
     balancer = (
-        "from numba import njit\nfrom beside import FIRST\n@njit\ndef choose(M, node, ways, n, A, B, count, now):\n"
+        "from numba import njit\nfrom beside import FIRST\n@njit\n"
+        "def select(switch, next_hops, hop_count, header, body, draws, now):\n"
     )
-    (folder / "mine.py").write_text(f"{balancer}    return FIRST\nclass Mine:\n    choose = staticmethod(choose)\n")
+    (folder / "mine.py").write_text(f"{balancer}    return FIRST\nclass Mine:\n    select = staticmethod(select)\n")
     (folder / "beside.py").write_text("FIRST = 0\n")
     (folder / "thesis.pdf").write_text("not asked for")
     write(small_trace(), folder / "recorded")

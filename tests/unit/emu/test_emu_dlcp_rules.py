@@ -13,13 +13,12 @@ import pytest
 from dlcp_both import BASE, Both
 from transport_bench import US
 
-from gradwire.emu.agent.nic import SENT
 from gradwire.emu.transports import dlcp
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
-from gradwire.protocols.transports.dlcp.layout import ANSWERED_MIDWAY, MIDWAY, Q_ALPHA, Q_RATE, QUOTA, WAIT
+from gradwire.protocols.transports.dlcp.layout import ANSWERED_MIDWAY
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
 
@@ -88,7 +87,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
     assert both.sender.done and both.receiver.done
     both.same_bitmaps()
     lost = both.receiver.nbytes - both.receiver.received_bytes
-    assert 0 <= lost <= both.receiver.word(at.R_ALLOWED)
+    assert 0 <= lost <= both.receiver.record.allowed_loss
 
 
 def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_heard_once():
@@ -107,10 +106,10 @@ def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_h
     again = both.fire()
     assert both.pull(again) == at.PULL_PROBE + 1
     both.bitmap(0, 1, first, content, again)
-    assert both[QUOTA] == 10  # of the five that came meanwhile nothing is known
+    assert both.flow.quota == 10  # of the five that came meanwhile nothing is known
     assert [both.pull(again) for _ in range(4)] == [sequence | IMPORTANT_FLAG for sequence in range(30, 34)]
     both.bitmap(0, 1, first, content, again)
-    assert both[QUOTA] == 6
+    assert both.flow.quota == 6
 
 
 def test_important_packets_that_are_missing_are_asked_for_in_the_middle_of_the_pass():
@@ -127,7 +126,7 @@ def test_important_packets_that_are_missing_are_asked_for_in_the_middle_of_the_p
     assert both.probe(1, now) == BITMAP
     [(first, content)] = dlcp.parts_of(both.receiver, 0)
     both.bitmap(0, 1, first, content, now)
-    assert both[MIDWAY] == ANSWERED_MIDWAY
+    assert both.flow.midway_state == ANSWERED_MIDWAY
     assert sorted(both.pull(now) & ~IMPORTANT_FLAG for _ in range(4)) == sorted(sent[96:100])
     assert both.pull(now) >= 100
 
@@ -139,7 +138,7 @@ def delays(both, *round_trips, start=0):
         sequence = both.pull(now)
         both.ack(sequence, 0, now + rtt)
         now += rtt
-        rates.append(both.pair_word(Q_RATE))
+        rates.append(both.pair.rate)
     return rates
 
 
@@ -212,7 +211,7 @@ def test_copies_of_a_part_do_not_stand_for_others():
     assert both.probe(1, now) == BITMAP
     parts = dlcp.parts_of(both.receiver, 0)
     for part in (1, 1, 1, 0, 0, 2):
-        assert both[QUOTA] == 0
+        assert both.flow.quota == 0
         both.bitmap(part, 1, *parts[part], now)
     assert [both.pull(now) & ~IMPORTANT_FLAG for _ in range(3)] == [100, 10_000, 17_000]
 
@@ -246,8 +245,8 @@ def test_parts_that_come_put_off_the_time_when_the_others_are_overdue():
     for part in (0, 1):
         now = both.sender.timer - 1
         both.bitmap(part, 1, *parts[part], now)
-        assert both.sender.timer == now + both[WAIT]
-    assert both.fire() == now + both[WAIT]
+        assert both.sender.timer == now + both.flow.probe_wait
+    assert both.fire() == now + both.flow.probe_wait
 
 
 def test_no_probe_is_counted_as_data_that_was_sent_again():
@@ -262,7 +261,7 @@ def test_no_probe_is_counted_as_data_that_was_sent_again():
     now = both.fire()
     asked = [both.pull(now) for _ in range(2)]
     assert both.sender.probes == 5 and min(asked) > at.PULL_PROBE
-    both.sender.block.words[SENT] = LARGE + 5 + 7  # as the interface counts: seven packets again
+    both.sender.record.sent = LARGE + 5 + 7  # as the interface counts: seven packets again
     assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
 
 
@@ -283,8 +282,8 @@ def test_the_same_rates_by_marks_whatever_is_lost_or_overtaken(control, seed):
     marks, now, out = rng.choice([0.0, 0.02, 0.3]), 0, []
     for _ in range(400):
         if rng.random() < 0.05:
-            both.set_pair(Q_RATE, rng.randrange(ONE // 64, ONE))
-            both.set_pair(Q_ALPHA, rng.randrange(ONE))
+            both.set_pair(rate=rng.randrange(ONE // 64, ONE))
+            both.set_pair(alpha=rng.randrange(ONE))
         for _ in range(rng.randrange(8)):
             out.append(both.pull(now))
         now += rng.choice([1, US, 5 * US, 100 * US])

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from nic_bench import LINE, NS, Fake, bench, slots, start
 
-from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.nic import FlowGroup
 from gradwire.emu.agent.shared_words import WordBlock
-from gradwire.jit.layout import PAIR_GAP, PAIR_NEXT, PAIR_USER
+from gradwire.jit.records.flows import Pair
 
 
 def groups(*priorities, gap=0):
     """Groups of one pair, one for each class."""
-    pair = WordBlock(PAIR_USER)
-    pair.words[PAIR_GAP] = gap
+    pair = WordBlock(Pair.WORDS)
+    Pair(pair.words, 0).gap = gap
     return [FlowGroup(pair, priority) for priority in priorities]
 
 
@@ -51,7 +50,7 @@ def test_messages_of_a_pair_share_its_pace():
     start(nic, Fake(log, loop, 1, 1, group=pair), Fake(log, loop, 2, 2, group=pair), Fake(log, loop, 9, 3, 1))
     loop.run(10_000)
     assert slots(log) == [(1, 0), (9, 100), (9, 200), (2, 300), (9, 400), (2, 600)]
-    assert pair.pair.words[PAIR_NEXT] == 900 * NS
+    assert Pair(pair.pair.words, 0).next_start == 900 * NS
 
 
 def test_groups_of_several_classes_share_the_pace_and_the_better_class_goes_first():
@@ -82,7 +81,7 @@ def test_a_message_of_a_group_that_is_done_or_has_nothing_is_passed_over_and_its
     done.done = True
     loop.run(10_000)
     assert slots(log) == [(1, 0), (3, 100), (3, 200)]
-    assert idle.fired == [700] and not pair.block.words[at.G_FIRST]
+    assert idle.fired == [700] and not pair.record.first
 
 
 def test_a_group_makes_up_for_lateness_but_not_for_time_before_it_had_anything_to_send():

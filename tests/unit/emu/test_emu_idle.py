@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from gradwire.emu.agent.agent import Agent
-from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
 
 MS = 1_000_000
@@ -125,7 +124,7 @@ def test_waiting_takes_no_time_of_the_processor():
 
 def test_it_does_not_matter_that_what_does_not_count_is_late():
     loop, begin = EpollLoop(), time.monotonic_ns()
-    loop.words[at.W_BEGINNING] = begin
+    loop.agent.begin_ns = begin
     loop.at(5 * MS, lambda: time.sleep(0.02))
     loop.at(6 * MS, lambda: None, counts=False)
     loop.at(30 * MS, loop.stop)

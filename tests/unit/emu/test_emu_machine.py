@@ -24,7 +24,7 @@ from gradwire.emu.planning.capabilities import available_transports
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.transports.simulator_rules import transport_class
 from gradwire.jit import engine_cache, fingerprint
-from gradwire.jit.layout import PULL_PROBE
+from gradwire.jit.records.constants import PULL_PROBE
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.registry import components
 
@@ -34,17 +34,17 @@ HALVED = '''
 from typing import Literal
 
 from gradwire.jit.compiled import njit
-from gradwire.protocols.transports.constant_rate import ConstantRate
+from gradwire.protocols.transports.constant_rate import ConstantRate, ConstantRateFlow, ConstantRateParameters
 from gradwire.protocols.transports.constant_rate import start as at_pace
 
 HALF = {half}
 
 
 @njit
-def start(M, k, f, now):
+def start(params: ConstantRateParameters, flow: ConstantRateFlow, now):
     """At a share of the pace."""
-    at_pace(M, k, f, now)
-    M[f + 1] = {what}
+    at_pace(params, flow, now)
+    flow.packets = {what}
 
 
 class Halved(ConstantRate):
@@ -88,11 +88,12 @@ def own_cache(tmp_path, monkeypatch, forgotten):
 
 
 def defined(path):
-    """The names of numbers that a module defines."""
+    """The names of numbers and records that a module defines."""
     tree = ast.parse(path.read_text())
     targets = [each for node in tree.body if isinstance(node, ast.Assign) for each in node.targets]
     targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
-    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    return classes | {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
 def test_whatever_the_loop_is_compiled_from_is_in_what_it_is_known_by():
@@ -207,7 +208,7 @@ def test_what_cannot_be_compiled_is_one_message_with_its_place(own_cache, tmp_pa
     with pytest.raises(ScenarioError) as caught:
         code_cache.make_ready(compiled_agent.works([owner]))
     said = str(caught.value)
-    place = HALVED.splitlines().index("    M[f + 1] = {what}") + 1
+    place = HALVED.splitlines().index("    flow.packets = {what}") + 1
     assert f"{tmp_path / 'mine' / 'halved.py'}:{place}: " in said and why in said, said
     assert not any(
         compiled_agent._rules_work(owner).identity == each.identity for each in engine_cache.cached_engines()
@@ -314,10 +315,10 @@ def test_a_loop_of_real_time_priority_gives_way_after_its_share():
     """Turn after turn while timers are due; not at all where the kernel shares out time by itself."""
     for share in (0, 1):
         loop, turns = EpollLoop(), []
-        assert loop.words[at.W_SHARE] == 0  # this is no process of real-time priority
-        loop.words[at.W_SHARE] = share
+        assert loop.agent.slice_ns == 0  # this is no process of real-time priority
+        loop.agent.slice_ns = share
         for _ in range(6):
-            loop.at(loop.now(), lambda loop=loop, turns=turns: turns.append(loop.words[at.W_TURN]))
+            loop.at(loop.now(), lambda loop=loop, turns=turns: turns.append(loop.agent.slice_begin_ns))
         loop.at(loop.now(), loop.stop)
         loop.run()
         assert len(turns) == 6 and (len(set(turns)) == 6 if share else not any(turns))
@@ -330,11 +331,10 @@ def test_an_agent_of_real_time_priority_has_a_share(tmp_path):
         "    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))\n"
         "except OSError:\n"
         "    sys.exit(77)\n"
-        "from gradwire.emu.agent.core import layout as at\n"
         "from gradwire.emu.agent.loop import EpollLoop\n"
         "from gradwire.emu.native import code_cache\n"
         "from gradwire.emu.native.calls import SHARE_NS\n"
-        "assert EpollLoop().words[at.W_SHARE] == SHARE_NS > 0\n"
+        "assert EpollLoop().agent.slice_ns == SHARE_NS > 0\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if ended.returncode == 77:

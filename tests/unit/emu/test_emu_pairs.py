@@ -14,18 +14,19 @@ import pytest
 from transport_bench import GBPS, US
 
 from gradwire.emu.agent.base import MessageRow
-from gradwire.emu.agent.core import layout as core
+from gradwire.emu.agent.core.layout import NicFlow
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.planning.planner import transport_plan
 from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
-from gradwire.jit import layout as at
 from gradwire.jit.counter_rng import entropy_of
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.flows import Sender
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, Context
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
-from gradwire.protocols.transports.dlcp.layout import H_COUNT, HOST_WORDS, PAIR_WORDS, PEER_WORDS, Q_SENDERS
+from gradwire.protocols.transports.dlcp.layout import DlcpHost, DlcpPair, DlcpPeer
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.testing import transport
 from gradwire.testing.oracle.flows import Flow, Memory, Protocol
@@ -45,11 +46,11 @@ class Both:
         protocol = Protocol(self.memory, 0, Dlcp, table, parameters)
         rules = Rules(Dlcp, table.model_dump(), CONTEXT)
         here, there = [Pairs(Dlcp) for _ in range(SENDERS)], Pairs(Dlcp)
-        host = self.memory.take(HOST_WORDS)
+        host = self.memory.take(DlcpHost.WORDS)
         self.shared = [(there.host, host)]
         self.theirs, self.ours, self.receivers = [], [], []
         for src in range(SENDERS):
-            words = self.memory.take(at.PAIR_USER + PAIR_WORDS), self.memory.take(PEER_WORDS), host
+            words = self.memory.take(DlcpPair.WORDS), self.memory.take(DlcpPeer.WORDS), host
             for number in range(src, SENDERS * EACH, SENDERS):
                 nbytes, important = PAYLOAD * rng.randrange(1, 120), rng.random() < 0.5
                 row = MessageRow(number, 0, src, SENDERS, nbytes, rng.choice([2, 5]), 0.3, important, 0, 0.1,
@@ -126,12 +127,12 @@ def test_messages_of_a_pair_share_what_they_know(control, seed):
                     bag.append((which, "control", word, *more))
             elif not both.ours[which].done:
                 both.control(which, *more, now)
-        most = max(most, both.ours[0].group.pair.words[Q_SENDERS])
+        most = max(most, DlcpPair(both.ours[0].group.pair.words, 0).senders)
         if all(each.done for each in both.ours):
             break
     assert all(each.done for each in both.receivers) and all(each.done for each in both.ours)
     assert most == (SENDERS if control == "receiver" else 0)
-    assert both.shared[0][0].words[H_COUNT] == 0  # all is delivered: nobody sends
+    assert DlcpHost(both.shared[0][0].words, 0).senders == 0  # all is delivered: nobody sends
 
 
 def carrier(number_of_sources=32):
@@ -155,17 +156,19 @@ def test_a_carrier_has_one_pair_for_each_host_and_one_group_for_each_class():
         made.make_sender(row_of(number, 0, *more)) for number, more in enumerate([(1, 2), (1, 2), (1, 5), (2, 2)])
     )
     assert first.group is again.group and other.group is not first.group
-    assert first.group.pair is other.group.pair and first.word(at.S_PAIR) == first.group.pair.index
+    assert first.group.pair is other.group.pair and first.record.pair.base == first.group.pair.index
     assert elsewhere.group.pair is not first.group.pair
     came, too, from_another = (made.make_receiver(row_of(number, src, 0)) for number, src in ((9, 1), (10, 1), (11, 2)))
-    pairs, hosts = ([each.word(word) for each in (came, too, from_another)] for word in (at.R_PAIR, at.R_HOST))
+    pairs, hosts = (
+        [getattr(each.record, name).base for each in (came, too, from_another)] for name in ("pair", "host")
+    )
     assert pairs[0] == pairs[1] != pairs[2] and hosts[0] == hosts[1] == hosts[2]
 
 
 def test_a_message_has_the_entropy_that_the_simulator_gives_it():
     made = carrier()
     for number in (0, 7, 70_000):
-        word = made.make_sender(row_of(number, 0, 1)).word(at.S_DATA)
+        word = made.make_sender(row_of(number, 0, 1)).record.data_header
         assert word >> at.A_ENTROPY == entropy_of(11, number)
     assert len(np.unique(entropy_of(11, np.arange(100)))) > 90
 
@@ -192,5 +195,5 @@ def test_ends_made_ahead_are_those_that_are_used_and_begin_when_they_are_sent(mo
     assert asked == [number for number, _ in begun] == [3, 1, 4] and not made._senders_made
     fresh = made.make_sender(rows[1])
     different = {n for n, (a, b) in enumerate(zip(fresh.block.words, senders[1].block.words, strict=True)) if a != b}
-    own = core.SENDER_RECORD + at.S_BITS, core.SENDER_RECORD + at.S_PEER
-    assert different <= {core.F_CONTENT, *own}  # where its memory is
+    own = (NicFlow.WORDS + field.offset for field in (Sender.bitmaps_base, Sender.peer_bitmaps_base))
+    assert different <= {NicFlow.content.offset, *own}  # where its memory is

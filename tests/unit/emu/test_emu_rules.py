@@ -19,7 +19,8 @@ from gradwire.emu.agent.base import MessageRow
 from gradwire.emu.planning.capabilities import available_transports, missing_features
 from gradwire.emu.planning.planner import transport_plan
 from gradwire.emu.transports.simulator_rules import ReceivingEnd, Rules, SendingEnd, transport_class
-from gradwire.jit import layout as at
+from gradwire.jit.records.constants import BLOCKED, STOP
+from gradwire.jit.records.flows import Receiver, Sender
 from gradwire.protocols.transports.base import Context
 from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.wire import TCP_OVERHEAD, UDP_OVERHEAD
@@ -29,7 +30,14 @@ BASE, PAYLOAD = 10 * US, 1400
 EXAMPLES = str(Path(gradwire.__file__).resolve().parents[1] / "examples")
 LINE = -(-(8_000_000_000_000 << 16) // (100 * GBPS))
 SLOW = -(-(8_000_000_000_000 << 16) // (40 * GBPS))
-PLACES = {at.S_BITS, at.S_PEER, at.S_TAGS, at.S_SENT, at.S_LAST, at.S_STAMPS, at.S_DATA, at.S_PAIR}
+PLACES = {
+    entry.offset
+    for entry in (
+        Sender.bitmaps, Sender.peer_bitmaps, Sender.tags, Sender.sent, Sender.last_bytes, Sender.stamps,
+        Sender.data_header, Sender.pair,
+    )
+}  # fmt: skip
+PEER_PLACES = {entry.offset for entry in (Receiver.bitmaps, Receiver.tags, Receiver.pair, Receiver.host)}
 RUNNING = [kind for kind in available_transports() if not components("transport")[kind].congestion()]
 
 
@@ -50,20 +58,20 @@ class Both:
         self.same()
 
     def same(self):
-        for word in range(at.SENDER_WORDS):
+        for word in range(Sender.WORDS):
             if word not in PLACES:
-                assert self.sender.word(word) == self.ends[word], word
-        for word in range(at.RECEIVER_WORDS):
-            if word not in (at.R_BITS, at.R_TAGS, at.R_PAIR, at.R_HOST):
-                assert self.receiver.word(word) == self.ends.at_receiver(word), word
+                assert self.sender.word(word) == self.ends.memory[self.ends.f + word], word
+        for word in range(Receiver.WORDS):
+            if word not in PEER_PLACES:
+                assert self.receiver.word(word) == self.ends.memory[self.ends.r + word], word
         for bitmap in range(self.owner.sender_bitmaps):
-            begin, words = self.ends[at.S_BITS] + bitmap * self.sender.words, self.sender.words
-            assert self.sender.bitmap(bitmap) == self.ends.M[begin : begin + words]
+            begin, words = self.ends.sender.bitmaps.base + bitmap * self.sender.words, self.sender.words
+            assert self.sender.bitmap(bitmap) == self.ends.memory[begin : begin + words]
 
     def pull(self, now):
         theirs = self.ends.pull(now, most=1)
         ours = self.sender.pull(now)
-        assert ours == (theirs[0] if theirs else at.BLOCKED)
+        assert ours == (theirs[0] if theirs else BLOCKED)
         self.same()
         return ours
 
@@ -162,7 +170,7 @@ def test_a_transport_of_ones_own_runs_as_it_stands():
     rules = Rules(owner, plan.parameters, Context(LINE, 1000, BASE, LINE))
     sender, receiver = SendingEnd(rules, row, 0), ReceivingEnd(rules, row)
     sent = [sender.pull(0) for _ in range(5)]
-    assert sent == [0, 1, 2, 3, at.BLOCKED] and sender.gap == 2 * LINE
+    assert sent == [0, 1, 2, 3, BLOCKED] and sender.gap == 2 * LINE
     answers = [receiver.take(sequence, 1000, 0, 0) for sequence in range(4)]
-    assert receiver.done and rules.answer(answers[3])[0] == at.STOP
+    assert receiver.done and rules.answer(answers[3])[0] == STOP
     assert missing_features(transport("constant_rate:ConstantRate"), EXAMPLES) == []

@@ -15,7 +15,6 @@ from star_cases import star_scenario
 from userspace_cases import star
 
 from gradwire.emu import testbed
-from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.loop import EpollLoop
 from gradwire.emu.agent.report import Reports
 from gradwire.emu.control import runner, supervisor
@@ -128,7 +127,7 @@ def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
 
     host = types.SimpleNamespace(loop=EpollLoop(), rate=10**8, clock="wall", node=0)
     make_carriers(plan, host, [types.SimpleNamespace(transport=0, src=0)])
-    assert host.loop.words[at.W_AHEAD] == wanted * 1000
+    assert host.loop.agent.ahead == wanted * 1000
     host.loop.close()
 
 

@@ -12,7 +12,7 @@ from userspace_cases import FULL, US, Driven, packet, star
 from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.switches.userspace_switch import answer_delay
-from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.layout import SwitchedNetwork, state_of
 from gradwire.emu.switches.userspace_switch.network import ANSWERS, UserspaceSwitch
 from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness, _Switch, early_ps
 from gradwire.jit.compiled import njit
@@ -23,19 +23,19 @@ MS = 10**9
 
 @njit
 def give(address, host, frame, length, due):
-    answer_delay.delivered(words_at(address), host, bytes_at(frame), length, due)
+    answer_delay.on_delivery(SwitchedNetwork(words_at(address), 0), host, bytes_at(frame), length, due)
 
 
 @njit
 def take_from(address, host, frame, length, now):
-    answer_delay.heard(words_at(address), host, bytes_at(frame), length, now)
+    answer_delay.on_packet(SwitchedNetwork(words_at(address), 0), host, bytes_at(frame), length, now)
 
 
 class Watched:
     """What the switch has seen of packets that hosts are given and send; times in ps."""
 
     def __init__(self) -> None:
-        self.state = at.state_of(star(3), packets=2)
+        self.state = state_of(star(3), packets=2)
 
     def given(self, host: int, message: int, number: int, due: int, kind: str = "data") -> None:
         data = np.frombuffer(ipv4(gradwire(message, number, kind)), dtype=np.uint8)
@@ -48,7 +48,7 @@ class Watched:
     @property
     def seen(self) -> tuple[int, int]:
         """Answers, and nanoseconds that they were late, together."""
-        return tuple(self.state.words[[at.W_ANSWERS, at.W_ANSWERED_LATE_NS]].tolist())
+        return self.state.network.answers, self.state.network.answered_late_ns
 
 
 def test_an_answer_is_late_by_what_has_passed_since_its_packet_was_due():
@@ -144,7 +144,7 @@ def test_packets_may_be_handed_over_early_and_then_go_together():
 
     def handed(early: int, until: int) -> list[int]:
         fabric = Driven(star(4))
-        fabric.state.words[at.W_EARLY] = early
+        fabric.state.network.early = early
         fabric.arrive(0, 0, packet(2))
         fabric.advance(40 * US)
         fabric.arrive(40 * US, 1, packet(3))
@@ -160,7 +160,7 @@ def test_packets_may_be_handed_over_early_and_then_go_together():
 def test_what_is_handed_over_early_does_not_hurry_switches():
     """Marks and drops are made by the packets' own times."""
     early, exact = Driven(star(3)), Driven(star(3))
-    early.state.words[at.W_EARLY] = 100 * US
+    early.state.network.early = 100 * US
     arrivals = [(i * FULL // 2, i % 2, packet(2)) for i in range(40)]
     assert [time for time, _, _ in early.feed(*arrivals)] == [time for time, _, _ in exact.feed(*arrivals)]
     assert [(start, port) for start, port, *_ in early.log] == [(start, port) for start, port, *_ in exact.log]
@@ -170,7 +170,7 @@ def test_what_is_handed_over_early_does_not_hurry_switches():
 def test_only_the_wall_clock_needs_that(clock, early):
     parent, control = socket.socketpair()
     switch = _Switch(star(2, latency=30 * US, clock=clock), [], control)
-    assert switch.fabric.state.words[at.W_EARLY] == early
+    assert switch.fabric.state.network.early == early
     switch.epoll.close()
     parent.close()
     control.close()

@@ -173,7 +173,7 @@ def test_there_is_room_for_all_that_comes():
     reached = fabric.feed(*((0, 0, each) for each in packets))
     assert len(fabric.drops()) > 100 and len(reached) + len(fabric.drops()) == 300
     assert [each for _, _, each in reached] == [each for each in packets if each in {each for _, _, each in reached}]
-    assert fabric.state.words[at.W_FREE_COUNT] == len(fabric.state.packets) >= 256
+    assert fabric.state.network.free_count == len(fabric.state.packets) >= 256
 
 
 def test_when_to_look_again():
@@ -292,7 +292,7 @@ def test_nothing_is_lost_without_being_counted(seed):
         )
         reached += fabric.advance(time)
         fabric.arrive(time, host, packets[-1])
-        held = fabric.state.classes[:, :, at.C_HELD].sum(axis=1).tolist()
+        held = fabric.state.classes[:, :, at.ClassRow.queued.offset].sum(axis=1).tolist()
         assert [each.queue_bytes for each in port_counts(plan, fabric.counters())] == held
         time += some.randrange(0, FULL)
     reached += fabric.advance(1 << 60)

@@ -56,7 +56,7 @@ def switch():
     epoll.register(control, select.EPOLLIN)
     epoll.register(timer, select.EPOLLIN | select.EPOLLET)
     files = loop.Files(state, epoll.fileno(), timer, control.fileno(), [inner.fileno() for inner, _ in devices])
-    state.words[at.W_ORIGIN_NS] = time.monotonic_ns()
+    state.network.origin_ns = time.monotonic_ns()
     made = SimpleNamespace(
         ends=[end for _, end in devices], inner=[inner for inner, _ in devices], parent=parent, control=control,
         state=state, files=files, serve=lambda: loop.serve(state.address),

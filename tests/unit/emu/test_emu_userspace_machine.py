@@ -88,5 +88,5 @@ def test_another_number_is_another_switch(monkeypatch):
     before = compiled_switch.work().identity
     monkeypatch.setitem(rules.arrive.py_func.__globals__, "at", rules.at)  # where its numbers are from
     assert compiled_switch.work.__wrapped__().identity == before
-    monkeypatch.setattr(rules.at, "P_LATENCY", rules.at.P_LATENCY + 1)
+    monkeypatch.setattr(rules.at, "LINK_BITS", rules.at.LINK_BITS + 1)
     assert compiled_switch.work.__wrapped__().identity != before

@@ -12,7 +12,7 @@ import pytest
 
 from gradwire.emu.native.calls import bytes_at, words_at
 from gradwire.emu.switches.userspace_switch import frames
-from gradwire.emu.switches.userspace_switch import layout as at
+from gradwire.emu.switches.userspace_switch.layout import PacketRow
 from gradwire.jit.compiled import njit
 from gradwire.scenarios.wire import GRADWIRE_FLAGS, GRADWIRE_PORT, HEADERS, PACKET_KINDS, dscp
 
@@ -57,7 +57,7 @@ class Read:
 
 @njit
 def enter(frame, row, length):
-    return frames.parse(bytes_at(frame), words_at(row), length, FIRST, 3)
+    return frames.parse(bytes_at(frame), PacketRow(words_at(row), 0), length, FIRST, 3)
 
 
 @njit
@@ -82,10 +82,10 @@ def in_memory(data: bytes) -> np.ndarray:
 
 def parse(data: bytes) -> Read | None:
     """What the switch makes of bytes."""
-    row, frame = np.full(at.PACKET_WORDS, -1, dtype=np.int64), in_memory(data)
+    row, frame = np.full(PacketRow.WORDS, -1, dtype=np.int64), in_memory(data)
     if not enter(frame.ctypes.data, row.ctypes.data, len(data)):
         return None
-    return Read(*row[: at.K_NEXT].tolist())
+    return Read(*row[: PacketRow.next.offset].tolist())
 
 
 def with_mark(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from userspace_cases import Driven, Packet, no_program
 
 from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
 from gradwire.emu.switches.userspace_switch.fabric import port_counts
-from gradwire.emu.switches.userspace_switch.layout import N_CHOICES
+from gradwire.emu.switches.userspace_switch.layout import NodeRow
 from gradwire.jit.counter_rng import entropy_of
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.wire import GRADWIRE_PORT, PACKET_KINDS
@@ -183,4 +183,4 @@ def _something_happened(name, counts, fabric) -> None:
     }[name]  # fmt: skip
     assert all(total[column] > 0 for column in wanted), total
     if name in ("ecmp", "round_robin", "random", "lossy_random"):
-        assert fabric.state.nodes[:, N_CHOICES].sum() > 500
+        assert fabric.state.nodes[:, NodeRow.choices.offset].sum() > 500

@@ -19,8 +19,8 @@ from gradwire.emu.virtual_time.machine_clock import (
     ClockStoppedError,
     EndingMachine,
     MachinePause,
+    MachineProcess,
     MachineWatch,
-    Process,
     symbol_address,
 )
 from gradwire.emu.virtual_time.virtual_machine import PREFIX, kernel_or_error, run_inside
@@ -116,7 +116,9 @@ def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
     lasts on the wall clock."""
     watch = MachineWatch(Path(sys.executable), os.getpid(), still_s=6.0, asleep_s=4.0)
     ticks, now = {1: 0, 2: 0}, [0.0]
-    monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
+    monkeypatch.setattr(
+        watch, "processes", lambda: [MachineProcess(number, 0, "R", each) for number, each in ticks.items()]
+    )
     monkeypatch.setattr(watch, "_clock_of", lambda processes: 7 * 10**9)
     monkeypatch.setattr("gradwire.emu.virtual_time.machine_clock.time.monotonic", lambda: now[0])
     watch._looked = watch._moved = watch._worked = 0.0
@@ -163,7 +165,9 @@ def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch
     """Not what it has taken before, nor time on the wall clock in which it gets little; asleep it does not end any more."""
     watch = MachineWatch(Path(sys.executable), os.getpid())
     ticks, now = {1: 500 * TICKS, 2: 0}, [0.0]
-    monkeypatch.setattr(watch, "processes", lambda: [Process(number, 0, "R", each) for number, each in ticks.items()])
+    monkeypatch.setattr(
+        watch, "processes", lambda: [MachineProcess(number, 0, "R", each) for number, each in ticks.items()]
+    )
     monkeypatch.setattr("gradwire.emu.virtual_time.machine_clock.time.monotonic", lambda: now[0])
     ending = EndingMachine(watch, most_s=6.0, asleep_s=30.0)
     assert ending.is_alive()

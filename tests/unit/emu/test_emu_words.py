@@ -6,24 +6,32 @@ import random
 
 import pytest
 
+from gradwire.emu.agent.core.layout import TableEntry
 from gradwire.emu.agent.core.receiving import find
 from gradwire.emu.agent.shared_words import WordBlock, WordTable
+from gradwire.emu.native.calls import words_at
+from gradwire.jit.compiled import njit
+
+
+@njit
+def found(index, mask, number):
+    return find(TableEntry(words_at(8 * index), 0), mask, number)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compiled_code_finds_what_has_been_put_and_nothing_else(seed):
-    """Numbers close together and far apart, put, changed and taken out; whoever has the address is told when it is no
+    """Numbers close together and far apart, put, changed and taken out; whoever has the index is told when it is no
     more."""
     rng, table, known = random.Random(seed), WordTable(8), {}
-    address, mask = table.address, table.mask
+    index, mask = table.index, table.mask
     for _ in range(600):
         number = rng.choice([rng.randrange(300), rng.randrange(1 << 32), *list(known)[-3:]])
         known[number] = rng.choice([0, rng.randrange(1, 1 << 44)])
         if table.put(number, known[number]):
-            address, mask = table.address, table.mask
+            index, mask = table.index, table.mask
         asked = [number, rng.choice(list(known)), rng.randrange(1 << 32)]
-        assert [find(address, mask, each) for each in asked] == [known.get(each, 0) for each in asked]
-    assert all(find(address, mask, each) == index == table.get(each) for each, index in known.items())
+        assert [found(index, mask, each) for each in asked] == [known.get(each, 0) for each in asked]
+    assert all(found(index, mask, each) == record == table.get(each) for each, record in known.items())
 
 
 def test_a_longer_block_begins_with_the_same_words_and_ends_with_zeros():

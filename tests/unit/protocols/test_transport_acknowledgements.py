@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from transport_bench import US
 
-from gradwire.jit.layout import R_TIMER
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.scenarios.errors import ScenarioError
@@ -33,13 +32,13 @@ def said(answer: ReceiverReply) -> tuple[int, int] | None:
 
 
 def late(flow: FlowHarness, now: int) -> tuple[int, int] | None:
-    return said(flow._reply(flow.run["on_late"](flow.M, flow.k, flow.r, now)))
+    return said(flow._reply(flow.run["on_late"](flow.memory, flow.k, flow.r, now)))
 
 
 def test_every_second_packet():
     flow = ends()
     assert [said(flow.data(n, now=n * US)) for n in range(6)] == [None, (2, 0), None, (4, 0), None, (6, 0)]
-    assert flow.at_receiver(R_TIMER) == 0
+    assert flow.receiver.timer == 0
 
 
 def test_every_packet_unless_asked():
@@ -50,7 +49,7 @@ def test_every_packet_unless_asked():
 def test_one_that_nothing_follows():
     flow = ends()
     assert said(flow.data(0, now=7 * US)) is None
-    assert flow.at_receiver(R_TIMER) == 7 * US + DELAY
+    assert flow.receiver.timer == 7 * US + DELAY
     assert late(flow, 7 * US + DELAY) == (1, 0)
     assert late(flow, 7 * US + DELAY) is None  # nothing waits any more
     assert said(flow.data(1, now=60 * US)) is None  # and the next one waits again
@@ -61,7 +60,7 @@ def test_what_is_out_of_order_is_acknowledged_at_once():
     flow = ends()
     assert said(flow.data(0)) is None
     assert [said(flow.data(n)) for n in (2, 3, 5)] == [(1, 0), (1, 0), (1, 0)]
-    assert flow.at_receiver(R_TIMER) == 0
+    assert flow.receiver.timer == 0
     assert said(flow.data(1)) == (4, 0)  # the gap is full, and 4 is missing
     assert said(flow.data(4)) == (6, 0)
     assert said(flow.data(6)) is None

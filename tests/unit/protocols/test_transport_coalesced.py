@@ -7,12 +7,10 @@ import random
 import pytest
 from transport_bench import MS, US, incast, play, star_of
 
-from gradwire.jit.layout import ACK, BITMAP, PULL, R_PULLED, R_RIDER, R_TIMER, S_DONE, S_RIDER, S_TIMER
-from gradwire.protocols.transports.common.lost_packets import LOST
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, NXT, SHIFT, UNA
+from gradwire.jit.records.constants import ACK, BITMAP, PULL
+from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.ultra_ethernet.coalesced_acks import LATE, PLACES, ROOM
-from gradwire.protocols.transports.ultra_ethernet.nscc import CREDIT, Nscc
-from gradwire.protocols.transports.ultra_ethernet.nscc_window import AVERAGE, BASE
+from gradwire.protocols.transports.ultra_ethernet.nscc import Nscc
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.testing import FlowHarness, transport
@@ -29,7 +27,7 @@ class Flow(FlowHarness):
 
     def arrive(self, sequence, ce=0, now=0, asks=0):
         """A packet arrives; `asks`: its sender wants an answer."""
-        self.M[self.r + R_RIDER] = asks
+        self.receiver.last_piggyback = asks
         return self.data(sequence, ce, now)
 
     def hear(self, sequence, answer, now=0):
@@ -50,9 +48,9 @@ def test_the_fourth_packet_is_answered_for_four():
     assert [flow.arrive(n).count for n in range(3)] == [0, 0, 0]
     answer = flow.arrive(3)
     assert (answer.kind, answer.argument, answer.echo) == (ACK, 4, 0)
-    before = flow[FLIGHT]
+    before = flow.sender.in_flight
     flow.hear(3, answer)
-    assert flow[UNA] == 4 and flow[FLIGHT] == before - 4
+    assert flow.sender.una == 4 and flow.sender.in_flight == before - 4
 
 
 def test_what_came_out_of_order_is_told_one_by_one():
@@ -63,7 +61,7 @@ def test_what_came_out_of_order_is_told_one_by_one():
     answer = flow.arrive(12)
     assert flow.store_bitmap(answer) == [9, 11, 12, 14]
     flow.hear(12, answer)
-    assert flow.bits(0) == [9, 11, 12, 14] and flow[UNA] == 0
+    assert flow.packets_in("acknowledged") == [9, 11, 12, 14] and flow.sender.una == 0
 
 
 @pytest.mark.parametrize("how", ["mark", "asked", "again", "far", "last"])
@@ -84,56 +82,59 @@ def test_what_is_answered_at_once_tells_what_waits(how):
     assert answer.echo == (how == "mark")
     flow.hear(sequence, answer)
     expected = set(range(20)) if how == "last" else {0, 1, 3, sequence}
-    assert set(flow.bits(0)) == expected
-    assert flow[S_DONE] == (how == "last")
+    assert set(flow.packets_in("acknowledged")) == expected
+    assert flow.sender.is_done == (how == "last")
 
 
 def test_what_waits_too_long_is_told_and_no_delay_measured():
     flow = Flow()
     flow.pull()
     assert flow.arrive(1, now=TRIP // 2).count == 0
-    assert flow.at_receiver(R_TIMER) == TRIP // 2 + TRIP
-    answer = flow._reply(flow.run["on_late"](flow.M, flow.k, flow.r, TRIP // 2 + TRIP))
+    assert flow.receiver.timer == TRIP // 2 + TRIP
+    answer = flow._reply(flow.run["on_late"](flow.memory, flow.k, flow.r, TRIP // 2 + TRIP))
     assert flow.store_bitmap(answer) == [1] and answer.argument & LATE
-    before = flow[BASE], flow[AVERAGE], flow[CWND]
+    before = flow.sender.base_rtt, flow.sender.average_delay, flow.sender.cwnd
     flow.hear(1, answer, now=3 * TRIP)
-    assert flow.bits(0) == [1] and (flow[BASE], flow[AVERAGE], flow[CWND]) == before
-    assert flow._reply(flow.run["on_late"](flow.M, flow.k, flow.r, 9 * TRIP)).count == 0  # nothing waits now
+    assert (
+        flow.packets_in("acknowledged") == [1]
+        and (flow.sender.base_rtt, flow.sender.average_delay, flow.sender.cwnd) == before
+    )
+    assert flow._reply(flow.run["on_late"](flow.memory, flow.k, flow.r, 9 * TRIP)).count == 0  # nothing waits now
 
 
 def test_places_are_counted_through():
     """Beyond 8192 packets the place in an answer begins anew."""
     flow = Flow(packets=20_000)
-    flow[UNA] = flow[NXT] = 8 * PLACES + 90
-    flow[CWND] = 50 << SHIFT
+    flow.sender.una = flow.sender.nxt = 8 * PLACES + 90
+    flow.sender.cwnd = 50 << SHIFT
     out = flow.pull()
     assert out[0] == 8282
     for n in (8285, 8287, 8290):
         assert flow.arrive(n).count == 0
     flow.hear(8289, flow.arrive(8289))
-    assert flow.bits(0) == [8285, 8287, 8289, 8290]
+    assert flow.packets_in("acknowledged") == [8285, 8287, 8289, 8290]
 
 
 def test_a_sender_asks_for_an_answer_where_it_cannot_go_on():
     """With the last packet that the window takes, the last of the message, and one that is sent again."""
     flow = Flow(packets=7)
-    flow[CWND] = 3 << SHIFT
+    flow.sender.cwnd = 3 << SHIFT
     asked = {}
 
     def send(now):
         for _ in range(10):
             for n in flow.pull(now, most=1):
-                asked.setdefault(n, []).append(flow[S_RIDER])
+                asked.setdefault(n, []).append(flow.sender.piggyback)
 
     send(0)
     assert asked == {0: [0], 1: [0], 2: [1]}
     flow.hear(2, flow.arrive(2, asks=1))
-    flow[CWND] = 10 << SHIFT
+    flow.sender.cwnd = 10 << SHIFT
     send(0)
     assert asked == {0: [0], 1: [0], 2: [1], 3: [0], 4: [0], 5: [0], 6: [1]}
     flow.fire()
     send(MS)
-    assert [n for n, each in asked.items() if each[1:] == [1]] == [0, 1, 3, 4] and flow[LOST] == 2
+    assert [n for n, each in asked.items() if each[1:] == [1]] == [0, 1, 3, 4] and flow.sender.lost_packets == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -143,12 +144,12 @@ def test_at_random_the_sender_knows_what_has_arrived(seed):
     rng = random.Random(seed)
     flow = Flow(packets=600, every=rng.choice((2, 4, 16)))
     under_way, arrived, now, answers = [], set(), 0, 0
-    while not flow[S_DONE]:
+    while not flow.sender.is_done:
         now += US
         for _ in range(rng.randrange(8)):
             for n in flow.pull(now, most=1):
                 if rng.random() > 0.1:
-                    under_way += [(n, flow[S_RIDER])] * rng.choice((1, 1, 1, 2))
+                    under_way += [(n, flow.sender.piggyback)] * rng.choice((1, 1, 1, 2))
         if under_way:
             n, asks = under_way.pop(min(rng.randrange(6), len(under_way) - 1))
             arrived.add(n)
@@ -156,11 +157,11 @@ def test_at_random_the_sender_knows_what_has_arrived(seed):
             if answer.count:
                 answers += 1
                 flow.hear(n, answer, now + US // 2)  # nothing comes back in the instant in which it was sent
-                assert set(flow.bits(0)) == arrived
-        elif flow[S_TIMER] and not flow[S_DONE]:
+                assert set(flow.packets_in("acknowledged")) == arrived
+        elif flow.sender.timer and not flow.sender.is_done:
             now = max(now, flow.fire())
-        assert set(flow.bits(0)) <= arrived
-    assert flow.bits(0) == list(range(600))
+        assert set(flow.packets_in("acknowledged")) <= arrived
+    assert flow.packets_in("acknowledged") == list(range(600))
     assert answers < 1.2 * 600
 
 
@@ -184,7 +185,7 @@ def test_a_receiver_asks_for_what_is_still_to_be_sent():
     for n in range(20):
         said = flow.header(n) if n == 3 else flow.data(n)
         asked.append(said.pulls)
-        flow.M[flow.r + R_PULLED] += said.pulls  # the host sends them
+        flow.receiver.pulls_sent += said.pulls  # the host sends them
     assert asked == [1] * 7 + [0] * 13
 
 
@@ -192,7 +193,7 @@ def test_time_outs_give_credit_back():
     flow = Flow(every=1, control="receiver")
     out = flow.pull()
     flow.fire()
-    assert flow[CREDIT] == 54 and flow.pull() == out
+    assert flow.sender.credit == 54 and flow.pull() == out
 
 
 def test_without_pulls_one_packet_goes_unasked():
@@ -200,7 +201,7 @@ def test_without_pulls_one_packet_goes_unasked():
     flow = Flow(packets=100, every=1, control="receiver")
     for n in flow.pull():
         flow.hear(n, flow.data(n), now=TRIP)
-    assert flow[FLIGHT] == 0 and flow.pull() == []
+    assert flow.sender.in_flight == 0 and flow.pull() == []
     flow.fire()
     assert flow.pull() == [54]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
-from gradwire.jit.layout import BLOCKED, R_DONE, S_DONE, S_TIMER, STOP
+from gradwire.jit.records.constants import BLOCKED, STOP
 from gradwire.protocols.transports.constant_rate import ConstantRate
 from gradwire.testing import FlowHarness, transport
 
@@ -24,12 +24,12 @@ def test_packets_leave_at_the_share_of_the_line(share):
 def test_every_packet_once_and_no_acknowledgement():
     flow = FlowHarness(ConstantRate, 5)
     assert flow.pull(7) == [0, 1, 2, 3, 4]
-    assert flow[S_TIMER] == 7 + MS
+    assert flow.sender.timer == 7 + MS
     for sequence in range(4):
-        assert flow.run["on_data"](flow.M, flow.k, flow.r, sequence, 4096, 1, 0) == 0
+        assert flow.run["on_data"](flow.memory, flow.k, flow.r, sequence, 4096, 1, 0) == 0
     assert flow.data(4).kind == STOP
     flow.control(STOP, 4, 0, now=US)
-    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+    assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
 def test_without_a_stop_everything_is_sent_again():
@@ -42,16 +42,16 @@ def test_without_a_stop_everything_is_sent_again():
     assert flow.pull(now) == [2, 0, 1]
     now = flow.fire()
     assert flow.pull(now) == [0, 1, 2]
-    assert int(flow.run["pull"](flow.M, flow.k, flow.f, now)) == BLOCKED
+    assert int(flow.run["pull"](flow.memory, flow.k, flow.f, now)) == BLOCKED
 
 
 def test_the_bound_is_what_may_be_missing():
     flow = FlowHarness(ConstantRate, 4, allowed=4096)
     for sequence in (0, 2):
-        assert flow.run["on_data"](flow.M, flow.k, flow.r, sequence, 4096, 0, 0) == 0
+        assert flow.run["on_data"](flow.memory, flow.k, flow.r, sequence, 4096, 0, 0) == 0
     assert flow.data(3).kind == STOP
-    assert flow.at_receiver(R_DONE) == 1
-    assert flow.run["on_data"](flow.M, flow.k, flow.r, 1, 4096, 0, 0) == 0  # it crossed the Stop
+    assert flow.receiver.is_done == 1
+    assert flow.run["on_data"](flow.memory, flow.k, flow.r, 1, 4096, 0, 0) == 0  # it crossed the Stop
     assert flow.data(0).kind == STOP  # a repetition
 
 

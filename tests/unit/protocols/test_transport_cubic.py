@@ -7,9 +7,7 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Flow, play, star_of
 
-from gradwire.jit.layout import S_TIMER
-from gradwire.protocols.transports.common.cubic_curve import EPOCH, PRIOR, W_EST, W_MAX, K, cube_root
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, NXT, SRTT, SSTHRESH, TIMED, UNA
+from gradwire.protocols.transports.common.cubic_curve import cube_root
 from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness, Word, transport
@@ -26,17 +24,17 @@ def packets(word):
 def at_window(window, count=100_000, word=int, **settings):
     """A sender in the middle of its message, with a full window of `window` packets out, above its threshold."""
     flow = FlowHarness(Cubic, count, word=word, **settings)
-    flow[CWND] = window * ONE
-    flow[SSTHRESH] = window * ONE
+    flow.sender.cwnd = window * ONE
+    flow.sender.ssthresh = window * ONE
     flow.pull()
-    assert flow[FLIGHT] == window
-    flow[TIMED] = -1  # sent at time 0: no measure of the round trips of these tests
+    assert flow.sender.in_flight == window
+    flow.sender.timed = -1  # sent at time 0: no measure of the round trips of these tests
     return flow
 
 
 def lose_first(flow, now):
     """The first packet out there is lost; the three after it arrive."""
-    una = flow[UNA]
+    una = flow.sender.una
     for sequence in (una + 1, una + 2, una + 3):
         flow.ack(sequence, una, now=now)
     return una
@@ -44,7 +42,7 @@ def lose_first(flow, now):
 
 def finish_window(flow, una, now):
     """Everything that was sent before the reduction arrives, and what was lost is repaired."""
-    end = flow[NXT]
+    end = flow.sender.nxt
     assert flow.pull(now)[0] == una
     for sequence in (una, *range(una + 4, end)):
         cumulative = una if sequence < una else end if sequence == end - 1 else max(sequence + 1, una + 4)
@@ -65,59 +63,59 @@ def test_a_loss_leaves_seven_tenths():
     """Section 4.6: ssthresh = cwnd = 0.7 cwnd, W_max = cwnd."""
     flow = at_window(100)
     lose_first(flow, now=10 * US)
-    assert packets(flow[CWND]) == pytest.approx(70, abs=0.001)
-    assert flow[SSTHRESH] == flow[CWND]
-    assert flow[W_MAX] == 100 * ONE
+    assert packets(flow.sender.cwnd) == pytest.approx(70, abs=0.001)
+    assert flow.sender.ssthresh == flow.sender.cwnd
+    assert flow.sender.w_max == 100 * ONE
 
 
 def test_an_echo_counts_as_a_loss_once_per_window():
     flow = at_window(100, ecn=True)
     flow.ack(0, 1, echo=1, now=10 * US)
-    assert packets(flow[CWND]) == pytest.approx(70, abs=0.001)
+    assert packets(flow.sender.cwnd) == pytest.approx(70, abs=0.001)
     flow.ack(1, 2, echo=1, now=10 * US)
-    assert packets(flow[CWND]) == pytest.approx(70, abs=0.001)
+    assert packets(flow.sender.cwnd) == pytest.approx(70, abs=0.001)
 
 
 @pytest.mark.parametrize(("converge", "peak"), [(True, 0.85 * 80), (False, 80)])
 def test_fast_convergence_aims_lower_when_the_last_peak_was_not_reached(converge, peak):
     """Section 4.7: W_max = cwnd (1 + beta) / 2."""
     flow = at_window(80, fast_convergence=converge)
-    flow[W_MAX] = 100 * ONE
+    flow.sender.w_max = 100 * ONE
     lose_first(flow, now=10 * US)
-    assert packets(flow[W_MAX]) == pytest.approx(peak, abs=0.001)
-    assert packets(flow[CWND]) == pytest.approx(56, abs=0.001)
+    assert packets(flow.sender.w_max) == pytest.approx(peak, abs=0.001)
+    assert packets(flow.sender.cwnd) == pytest.approx(56, abs=0.001)
 
 
 def test_fast_convergence_does_not_act_at_or_above_the_last_peak():
     flow = at_window(100)
-    flow[W_MAX] = 100 * ONE
+    flow.sender.w_max = 100 * ONE
     lose_first(flow, now=10 * US)
-    assert flow[W_MAX] == 100 * ONE
+    assert flow.sender.w_max == 100 * ONE
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.85])
 def test_beta_is_a_parameter(beta):
     flow = at_window(200, beta=beta)
     lose_first(flow, now=10 * US)
-    assert packets(flow[CWND]) == pytest.approx(200 * beta, abs=0.001)
+    assert packets(flow.sender.cwnd) == pytest.approx(200 * beta, abs=0.001)
 
 
 def test_a_time_out_starts_again_and_the_next_stage_is_convex():
     """Section 4.8: one packet, ssthresh = 0.7 of what was out; after slow start K = 0 and W_max = cwnd."""
     flow = at_window(100)
-    flow[W_MAX] = 500 * ONE
+    flow.sender.w_max = 500 * ONE
     now = flow.fire()
-    assert flow[CWND] == ONE
-    assert packets(flow[SSTHRESH]) == pytest.approx(70, abs=0.001)
+    assert flow.sender.cwnd == ONE
+    assert packets(flow.sender.ssthresh) == pytest.approx(70, abs=0.001)
     una = 0
-    while flow[EPOCH] == 0:
+    while flow.sender.epoch == 0:
         now += 100 * US
         sent = flow.pull(now)
         for sequence in sent:
             una += 1
             flow.ack(sequence, una, now=now + 50 * US)
-    assert flow[K] == 0
-    assert packets(flow[W_MAX]) == pytest.approx(70, abs=1.01)
+    assert flow.sender.k == 0
+    assert packets(flow.sender.w_max) == pytest.approx(70, abs=1.01)
 
 
 # --- the curve --------------------------------------------------------------------------------------------------------
@@ -127,25 +125,25 @@ def test_a_time_out_starts_again_and_the_next_stage_is_convex():
 def test_k_is_the_time_back_to_the_peak(peak):
     """K = cbrt(W_max (1 - beta) / C): 4.217 s for 100 packets."""
     flow = at_window(70)
-    flow[CWND] = int(0.7 * peak * ONE)
-    flow[SSTHRESH] = flow[CWND]
-    flow[W_MAX] = peak * ONE
-    flow[FLIGHT] = flow[CWND] >> 16
+    flow.sender.cwnd = int(0.7 * peak * ONE)
+    flow.sender.ssthresh = flow.sender.cwnd
+    flow.sender.w_max = peak * ONE
+    flow.sender.in_flight = flow.sender.cwnd >> 16
     flow.ack(0, 1, now=SECOND)
     expected = (0.3 * peak / 0.4) ** (1 / 3)
-    assert flow[K] * TICK / 1e12 == pytest.approx(expected, rel=2e-4)
+    assert flow.sender.k * TICK / 1e12 == pytest.approx(expected, rel=2e-4)
 
 
 def run_rounds(flow, rtt, seconds, begin=SECOND):
     """Whole windows, each acknowledged in order one round trip after it was sent. Yields (time, window) after each."""
     now = begin
     while now < begin + seconds * SECOND:
-        first, last = flow[UNA], flow[NXT]
+        first, last = flow.sender.una, flow.sender.nxt
         now += rtt
         for sequence in range(first, last):
             flow.ack(sequence, sequence + 1, now=now)
             flow.pull(now)
-        yield now, flow[CWND]
+        yield now, flow.sender.cwnd
 
 
 def test_the_window_follows_the_curve():
@@ -155,18 +153,18 @@ def test_the_window_follows_the_curve():
     grows by 0.529 packets per round; from the second one on the curve is the higher one."""
     rtt = 200 * MS
     flow = at_window(70)
-    flow[W_MAX] = 100 * ONE
-    flow[PRIOR] = 100 * ONE
-    flow[SRTT] = rtt
+    flow.sender.w_max = 100 * ONE
+    flow.sender.prior_cwnd = 100 * ONE
+    flow.sender.srtt = rtt
     k = (30 / 0.4) ** (1 / 3)
     expected, seen, acknowledged = 70.0, [], 0
     for now, window in run_rounds(flow, rtt, 8):
-        target = 0.4 * ((now - flow[EPOCH]) / 1e12 + 0.2 - k) ** 3 + 100
+        target = 0.4 * ((now - flow.sender.epoch) / 1e12 + 0.2 - k) ** 3 + 100
         if not seen:
             expected += 9 / 17
-        for _ in range(flow[UNA] - acknowledged if seen else 0):
+        for _ in range(flow.sender.una - acknowledged if seen else 0):
             expected += max(0.0, target - expected) / expected
-        acknowledged = flow[UNA]
+        acknowledged = flow.sender.una
         assert packets(window) == pytest.approx(expected, abs=0.02)
         seen.append(packets(window))
     assert seen[20] == pytest.approx(100, abs=0.1)
@@ -177,27 +175,27 @@ def test_reno_friendly_region_is_a_line():
     """At a round trip of 1 ms nothing of the curve is seen in a hundred of them (0.001 s^3): the window grows by
     3 (1 - 0.7) / (1 + 0.7) = 0.529 packets per round trip, until it is where it was, then by one."""
     flow = at_window(70)
-    flow[W_MAX] = 100 * ONE
-    flow[SRTT] = MS
-    flow[PRIOR] = 100 * ONE
+    flow.sender.w_max = 100 * ONE
+    flow.sender.srtt = MS
+    flow.sender.prior_cwnd = 100 * ONE
     windows = [packets(window) for _, window in run_rounds(flow, MS, 0.12)]
     slope = (windows[50] - windows[10]) / 40
     assert slope == pytest.approx(9 / 17, rel=0.02)
     late = (windows[110] - windows[80]) / 30
     assert late == pytest.approx(1, rel=0.02)
-    assert flow[W_EST] == flow[CWND]
+    assert flow.sender.w_est == flow.sender.cwnd
 
 
 def test_time_stands_still_while_the_window_is_not_the_limit():
     flow = at_window(70)
-    flow[W_MAX] = 100 * ONE
-    flow[SRTT] = MS
+    flow.sender.w_max = 100 * ONE
+    flow.sender.srtt = MS
     flow.ack(0, 1, now=SECOND)
-    began = flow[EPOCH]
+    began = flow.sender.epoch
     assert began == SECOND
     for sequence in range(1, 40):
         flow.ack(sequence, sequence + 1, now=2 * SECOND)
-    assert flow[EPOCH] == began + SECOND  # the first of them found the window not full any more
+    assert flow.sender.epoch == began + SECOND  # the first of them found the window not full any more
 
 
 def test_slow_start_is_that_of_newreno():
@@ -207,27 +205,27 @@ def test_slow_start_is_that_of_newreno():
         for sequence in range(200):
             flow.ack(sequence, sequence + 1, now=10 * US)
             flow.pull(10 * US)
-    assert ours[CWND] == reno[CWND] == 210 * ONE
+    assert ours.sender.cwnd == reno.sender.cwnd == 210 * ONE
 
 
 def test_no_word_overflows():
     """The largest window, a steep curve, long stages; and one acknowledgement for very many packets."""
     for c in (0.001, 0.4, 10.0):
         flow = at_window(1000, word=Word, count=5000, c=c)
-        flow[CWND] = 1 << 38
-        flow[W_MAX] = 1 << 38
-        flow[SSTHRESH] = 1 << 37
+        flow.sender.cwnd = 1 << 38
+        flow.sender.w_max = 1 << 38
+        flow.sender.ssthresh = 1 << 37
         lose_first(flow, now=10 * US)
         assert flow.pull(20 * US)[0] == 0
-        flow[FLIGHT] = 1 << 22
+        flow.sender.in_flight = 1 << 22
         flow.ack(0, 1000, now=SECOND)
         flow.pull(SECOND)
-        flow[FLIGHT] = 1 << 22
+        flow.sender.in_flight = 1 << 22
         for n in range(1, 100):
-            flow[SRTT] = SECOND
+            flow.sender.srtt = SECOND
             flow.ack(1000 + 10 * n, 1000 + 10 * n, now=100 * n * SECOND)
-            flow[FLIGHT] = 1 << 22
-        assert flow[CWND] <= 1 << 38
+            flow.sender.in_flight = 1 << 22
+        assert flow.sender.cwnd <= 1 << 38
 
 
 # --- over the fabric ----------------------------------------------------------------------------------------------
@@ -267,4 +265,4 @@ def test_the_timer_runs_only_while_something_is_out():
     flow = at_window(10, count=10)
     for sequence in range(10):
         flow.ack(sequence, sequence + 1, now=US)
-    assert flow[S_TIMER] == 0
+    assert flow.sender.timer == 0

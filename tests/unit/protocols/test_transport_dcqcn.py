@@ -9,10 +9,9 @@ from itertools import pairwise
 import pytest
 from transport_bench import MS, US, Flow, incast, play, star_of
 
-from gradwire.jit.layout import ACK, NACK, R_DONE, R_GOT, S_DONE, S_GAP, S_LINE, S_TIMER
+from gradwire.jit.records.constants import ACK, NACK
 from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.roce.dcqcn import ALPHA, LAPS, RATE, TARGET, TICKS, Dcqcn
-from gradwire.protocols.transports.roce.go_back_n import BACKOFF, HIGH, NXT, UNA
+from gradwire.protocols.transports.roce.dcqcn import Dcqcn
 from gradwire.scenarios.wire import ROCE_ACK_BYTES, ROCE_OVERHEAD
 from gradwire.testing import FlowHarness, ReceiverReply, Word, transport
 
@@ -38,16 +37,16 @@ def test_the_receiver_takes_packets_in_order_and_refuses_once_per_gap():
     assert flow.data(0) == ReceiverReply(ACK, 0, 1, 0, 1)
     assert flow.data(2) == ReceiverReply(NACK, 0, 1, 0, 1)
     assert flow.data(3).count == flow.data(4).count == 0  # silence until packet 1 has come
-    assert flow.at_receiver(R_GOT) == 4096
+    assert flow.receiver.received_bytes == 4096
     assert flow.data(1) == ReceiverReply(ACK, 0, 2, 0, 1)
     assert flow.data(1) == ReceiverReply(ACK, 0, 2, 0, 1)  # a packet from before: acknowledged again, not taken
-    assert flow.at_receiver(R_GOT) == 2 * 4096
+    assert flow.receiver.received_bytes == 2 * 4096
     assert flow.data(5) == ReceiverReply(NACK, 0, 2, 0, 1)  # another gap
     for sequence in (2, 3, 4):
         assert flow.data(sequence).argument == sequence + 1
-    assert not flow.at_receiver(R_DONE)
+    assert not flow.receiver.is_done
     assert flow.data(5).argument == 6
-    assert flow.at_receiver(R_DONE) and flow.at_receiver(R_GOT) == 5 * 4096 + 100
+    assert flow.receiver.is_done and flow.receiver.received_bytes == 5 * 4096 + 100
 
 
 def test_a_refusal_takes_the_sender_back():
@@ -55,12 +54,12 @@ def test_a_refusal_takes_the_sender_back():
     assert flow.pull() == list(range(10))
     flow.ack(0, 1)
     flow.control(NACK, 3, 2)
-    assert (flow[UNA], flow[NXT], flow[HIGH]) == (2, 2, 10)
+    assert (flow.sender.una, flow.sender.nxt, flow.sender.sent_once) == (2, 2, 10)
     assert flow.pull() == list(range(2, 10))
     flow.control(NACK, 3, 1)  # out of date
-    assert flow[NXT] == 10
+    assert flow.sender.nxt == 10
     flow.ack(9, 10)
-    assert flow[S_DONE] == 1
+    assert flow.sender.is_done == 1
 
 
 def test_an_acknowledgement_takes_a_sender_that_went_back_too_far_forward():
@@ -69,33 +68,33 @@ def test_an_acknowledgement_takes_a_sender_that_went_back_too_far_forward():
     flow.control(NACK, 3, 2)
     flow.pull(most=1)
     flow.ack(7, 8)
-    assert (flow[UNA], flow[NXT]) == (8, 8)
+    assert (flow.sender.una, flow.sender.nxt) == (8, 8)
     assert flow.pull() == [8, 9]
 
 
 def test_the_time_out_goes_back_doubles_and_is_itself_again_with_progress():
     flow = flow_of(10, rto=100 * US, max_rto=300 * US)
     flow.pull(0, most=4)
-    assert flow[S_TIMER] == 100 * US
+    assert flow.sender.timer == 100 * US
     flow.ack(0, 1, now=30 * US)
-    assert flow[S_TIMER] == 130 * US
+    assert flow.sender.timer == 130 * US
     assert flow.fire() == 130 * US
     assert flow.pull(130 * US, most=3) == [1, 2, 3]
-    assert flow[S_TIMER] == (130 + 200) * US
+    assert flow.sender.timer == (130 + 200) * US
     assert flow.fire() == 330 * US
     flow.pull(330 * US, most=1)
-    assert flow[S_TIMER] == (330 + 300) * US  # 400, cut to the largest
-    assert flow[BACKOFF] == 2
+    assert flow.sender.timer == (330 + 300) * US  # 400, cut to the largest
+    assert flow.sender.backoff == 2
     flow.ack(1, 2, now=340 * US)
-    assert (flow[BACKOFF], flow[S_TIMER]) == (0, 0)  # nothing is out there: 2 has not been sent again
+    assert (flow.sender.backoff, flow.sender.timer) == (0, 0)  # nothing is out there: 2 has not been sent again
     assert flow.pull(340 * US, most=1) == [2]
-    assert flow[S_TIMER] == 440 * US
+    assert flow.sender.timer == 440 * US
 
 
 def test_the_time_out_is_at_least_three_unloaded_round_trips():
     flow = flow_of(10, rto=1 * US)
     flow.pull(0, most=1)
-    assert flow[S_TIMER] == 60 * US
+    assert flow.sender.timer == 60 * US
 
 
 # --- DCQCN: notifications ---------------------------------------------------------------------------------------
@@ -126,12 +125,12 @@ class Clocked(FlowHarness):
 
     def notify(self, at):
         self.ack(0, 0, echo=1, now=at)
-        return self[RATE]
+        return self.sender.rate
 
     def send(self, at):
         """One packet leaves. Returns the rate."""
         self.pull(at, most=1)
-        return self[RATE]
+        return self.sender.rate
 
 
 def clocked(word=int, packets=100_000, **settings):
@@ -140,7 +139,7 @@ def clocked(word=int, packets=100_000, **settings):
 
 def test_starts_at_line_rate_and_stays_there():
     flow = clocked()
-    assert (flow[RATE], flow[S_GAP]) == (ONE, flow[S_LINE])
+    assert (flow.sender.rate, flow.sender.gap) == (ONE, flow.sender.ps_per_byte)
     assert flow.pull(0, most=500) == list(range(500))  # no window
     assert flow.send(10_000 * US) == ONE
 
@@ -149,10 +148,10 @@ def test_the_first_notification_halves():
     """alpha is 1 whenever it comes, and stays 1: (1 - g) 1 + g."""
     flow = clocked()
     assert flow.notify(7_000 * US) == ONE // 2
-    assert (flow[TARGET], flow[ALPHA]) == (ONE, ONE)
-    assert flow[S_GAP] == 2 * flow[S_LINE]
+    assert (flow.sender.target_rate, flow.sender.alpha) == (ONE, ONE)
+    assert flow.sender.gap == 2 * flow.sender.ps_per_byte
     assert flow.notify(7_050 * US) == ONE // 4  # alpha is still 1, and the target is where it was
-    assert flow[TARGET] == ONE // 2
+    assert flow.sender.target_rate == ONE // 2
 
 
 @pytest.mark.parametrize("silent", [0, 1, 2, 100])
@@ -162,7 +161,7 @@ def test_alpha_decays_by_g_each_55_us_without_notification(silent):
     flow.notify(US)
     flow.notify(US + silent * 55 * US + 54 * US)
     alpha = (1 - 1 / 256) ** silent
-    assert flow[ALPHA] == pytest.approx(ONE * (alpha + (1 - alpha) / 256), abs=silent + 2)
+    assert flow.sender.alpha == pytest.approx(ONE * (alpha + (1 - alpha) / 256), abs=silent + 2)
 
 
 def test_the_cut_uses_alpha_before_the_notification_adds_to_it():
@@ -176,7 +175,7 @@ def test_alpha_of_a_flow_that_is_notified_every_50_us_stays_1():
     flow = clocked()
     for n in range(1, 20):
         flow.notify(n * 50 * US)
-    assert flow[ALPHA] == ONE
+    assert flow.sender.alpha == ONE
 
 
 def test_fast_recovery_halves_the_distance_five_times():
@@ -199,12 +198,12 @@ def test_additive_increase_from_the_sixth_tick():
     flow.notify(100 * US + 50 * US)
     start = 150 * US
     assert flow.send(start + 5 * 55 * US) == ONE // 2 - ONE // 4 // 32
-    targets = [(flow.send(start + n * 55 * US), flow[TARGET])[1] for n in range(6, 10)]
+    targets = [(flow.send(start + n * 55 * US), flow.sender.target_rate)[1] for n in range(6, 10)]
     assert targets == [ONE // 2 + n * AI for n in range(1, 5)]
     rate = ONE // 2 - ONE // 4 // 32
     for target in targets:
         rate = (rate + target + 1) // 2
-    assert flow[RATE] == rate
+    assert flow.sender.rate == rate
 
 
 def test_the_clock_of_bytes_ticks_too_and_both_are_set_back_by_a_notification():
@@ -217,8 +216,8 @@ def test_the_clock_of_bytes_ticks_too_and_both_are_set_back_by_a_notification():
     for _ in range(9):
         flow.send(US)
     flow.notify(60 * US)
-    assert (flow[LAPS], flow[TICKS]) == (0, 0)
-    rate = flow[RATE]
+    assert (flow.sender.laps, flow.sender.ticks) == (0, 0)
+    rate = flow.sender.rate
     assert [flow.send(60 * US) == rate for _ in range(10)] == [True] * 9 + [False]
 
 
@@ -231,46 +230,46 @@ def test_hyper_increase_when_both_clocks_are_beyond_fast_recovery():
         flow.notify(n * 50 * US)  # down to 1/32, the target to 1/16
     start = 250 * US
     flow.send(start + 20 * 55 * US)  # twenty ticks, then lap 1
-    assert (flow[TICKS], flow[LAPS]) == (20, 1)
+    assert (flow.sender.ticks, flow.sender.laps) == (20, 1)
     step = 1_000_000 * ONE // 40_000_000_000
     target = ONE // 16 + 16 * step  # 15 ticks beyond the fifth, and the lap: the faster clock is beyond it
-    assert flow[TARGET] == target
+    assert flow.sender.target_rate == target
     for lap in range(2, 9):
         flow.send(start + 20 * 55 * US)
         target += step if lap <= 5 else (lap - 5) * leap
-        assert flow[TARGET] == target
+        assert flow.sender.target_rate == target
 
 
 def test_it_stays_between_floor_and_line():
     flow = clocked(floor=100)
     for n in range(1, 100):
         flow.notify(n * 50 * US)
-    assert flow[RATE] == ONE // 100
+    assert flow.sender.rate == ONE // 100
     assert flow.send(10**12) == ONE
     assert flow.send(10**12 + 1) == ONE
-    assert flow[TARGET] == ONE
+    assert flow.sender.target_rate == ONE
 
 
 def test_losses_count_as_notifications_once_in_50_us():
     flow = clocked()
     flow.pull(0, most=20)
     flow.control(NACK, 5, 3, now=10 * US)
-    assert flow[RATE] == ONE // 2
+    assert flow.sender.rate == ONE // 2
     flow.pull(10 * US, most=10)
     flow.control(NACK, 8, 6, now=59 * US)
-    assert flow[RATE] == ONE // 2
+    assert flow.sender.rate == ONE // 2
     flow.control(NACK, 9, 7, 0, now=60 * US)
-    assert flow[RATE] == ONE // 4
+    assert flow.sender.rate == ONE // 4
     flow.pull(60 * US, most=1)
     flow.fire()
-    assert flow[RATE] < ONE // 2
+    assert flow.sender.rate < ONE // 2
 
 
 def test_a_refusal_with_a_notification_counts_once():
     flow = clocked()
     flow.pull(0, most=20)
     flow.control(NACK, 5, 3, 1, now=10 * US)
-    assert flow[RATE] == ONE // 2
+    assert flow.sender.rate == ONE // 2
 
 
 def test_no_word_overflows():
@@ -279,7 +278,7 @@ def test_no_word_overflows():
         flow.notify(n)
         flow.send(n + 1)
         flow.send(n + 10**12)
-    assert 1 <= flow[RATE] <= ONE
+    assert 1 <= flow.sender.rate <= ONE
 
 
 # --- over the fabric --------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ import pytest
 from dlcp_cases import BASE, TIMEOUT, answer, deliver, flow_of, probed
 from transport_bench import US
 
-from gradwire.jit.layout import ACK, BITMAP, PULL_PROBE, R_DONE, R_GOT, S_DONE, S_TIMER, STOP
+from gradwire.jit.records.constants import ACK, BITMAP, PULL_PROBE, STOP
 from gradwire.protocols.transports.base import IMPORTANT_FLAG
-from gradwire.protocols.transports.dlcp.layout import PROBE, PROBES, Q_SRTT
 from gradwire.testing import Word
 
 # --- Stop ----------------------------------------------------------------------------------------------------
@@ -33,7 +32,7 @@ from gradwire.testing import Word
 def test_stop_when_no_more_is_missing_than_allowed(allowed, last, needed):
     flow = flow_of(10, payload=100, last=last, allowed=allowed, tags=False)
     assert deliver(flow, range(needed)) == [ACK] * (needed - 1) + [STOP]
-    assert flow.at_receiver(R_DONE) == 1
+    assert flow.receiver.is_done == 1
 
 
 def test_order_does_not_matter_and_copies_do_not_count():
@@ -45,9 +44,9 @@ def test_order_does_not_matter_and_copies_do_not_count():
 def test_late_packets_change_nothing():
     flow = flow_of(10, payload=100, allowed=200, tags=False)
     deliver(flow, range(8))
-    before = list(flow.M)
+    before = list(flow.memory)
     assert deliver(flow, [8, 9, 0]) == [None, None, None]
-    assert flow.M == before
+    assert flow.memory == before
     assert flow.probe(1).kind == STOP
 
 
@@ -69,9 +68,9 @@ def test_important_packets_alone_are_not_enough():
 def test_on_probe_delivers_with_losses_only_when_probed():
     flow = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
     assert deliver(flow, range(9)) == [ACK] * 9
-    assert flow.at_receiver(R_DONE) == 0
+    assert flow.receiver.is_done == 0
     assert flow.probe(1).kind == STOP
-    assert (flow.at_receiver(R_DONE), flow.at_receiver(R_GOT)) == (1, 900)
+    assert (flow.receiver.is_done, flow.receiver.received_bytes) == (1, 900)
     whole = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
     assert deliver(whole, range(10)) == [ACK] * 9 + [STOP]
 
@@ -87,7 +86,7 @@ def test_stop_ends_the_sender():
     flow = flow_of(100)
     flow.pull(most=20)
     flow.control(STOP, 0, 0)
-    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+    assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
 def test_marks_are_echoed():
@@ -101,11 +100,11 @@ def test_marks_are_echoed():
 def test_probe_follows_the_last_packet_after_a_base_round_trip_without_news():
     flow = flow_of(5)
     assert flow.pull(now=100) == [0, 1, 2, 3, 4]
-    assert flow[S_TIMER] == 100 + BASE
+    assert flow.sender.timer == 100 + BASE
     assert flow.pull(now=200) == []
     assert flow.fire() == 100 + BASE
     assert flow.pull(now=100 + BASE) == [PULL_PROBE + 1]
-    assert flow[S_TIMER] == 100 + BASE + TIMEOUT
+    assert flow.sender.timer == 100 + BASE + TIMEOUT
     assert flow.pull(now=100 + BASE) == []
 
 
@@ -113,22 +112,22 @@ def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
     flow = flow_of(5)
     flow.pull(now=0)
     flow.ack(0, now=40 * US)  # the first packet was timed
-    assert flow.pair_word(Q_SRTT) == 40 * US
-    assert flow[S_TIMER] == 60 * US
+    assert flow.sender.pair.srtt == 40 * US
+    assert flow.sender.timer == 60 * US
     flow.ack(1, now=50 * US)
-    assert flow[S_TIMER] == 70 * US
-    assert flow[PROBE] == 0
+    assert flow.sender.timer == 70 * US
+    assert flow.sender.probe_number == 0
     flow.fire()
     assert flow.pull(now=70 * US) == [PULL_PROBE + 1]
     flow.ack(2, now=80 * US)  # a late one does not disturb the probe's own timer
-    assert flow[S_TIMER] == 70 * US + TIMEOUT
+    assert flow.sender.timer == 70 * US + TIMEOUT
 
 
 def test_no_probe_while_there_is_something_to_send():
     flow = flow_of(50)
     for _ in range(5):
         assert all(got < IMPORTANT_FLAG for got in flow.pull(most=9))
-        assert flow[S_TIMER] == 0
+        assert flow.sender.timer == 0
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_unanswered_probe_is_repeated_under_its_number_and_data_is_not(timeout, 
         waits.append(again - when)
         when = again
         assert flow.pull(when) == [PULL_PROBE + 1]
-        assert (flow[PROBE], flow[PROBES]) == (1, n + 2)
+        assert (flow.sender.probe_number, flow.sender.probes_sent) == (1, n + 2)
     assert waits == [us * US for us in expected]
 
 
@@ -160,7 +159,7 @@ def test_probe_waits_three_round_trips_but_what_load_made_of_them_only_so_far(me
     flow.ack(0, now=measured * US)
     when = flow.fire()
     flow.pull(when)
-    assert flow[S_TIMER] == when + expected * US
+    assert flow.sender.timer == when + expected * US
 
 
 def test_patience_starts_anew_with_the_next_number():
@@ -173,7 +172,7 @@ def test_patience_starts_anew_with_the_next_number():
     flow.pull(when)  # all of it once more
     when = flow.fire()
     assert flow.pull(when) == [PULL_PROBE + 2]
-    assert flow[S_TIMER] == when + 30 * US
+    assert flow.sender.timer == when + 30 * US
 
 
 # --- everything together -------------------------------------------------------------------------------------
@@ -200,8 +199,8 @@ def test_ends_whatever_is_lost_or_overtaken(policy, loss, packets, seed):
                     copies[got & (IMPORTANT_FLAG - 1)] += 1
                     bag.append(("data", got & (IMPORTANT_FLAG - 1), 0))
         now += rng.randrange(1, US)
-        if not bag or 0 < flow[S_TIMER] <= now:
-            now = max(now, flow[S_TIMER])
+        if not bag or 0 < flow.sender.timer <= now:
+            now = max(now, flow.sender.timer)
             flow.fire()
             continue
         kind, first, second = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.2))))
@@ -217,10 +216,10 @@ def test_ends_whatever_is_lost_or_overtaken(policy, loss, packets, seed):
             flow.ack(first, echo=second, now=now)
         else:
             flow.control(kind, first, second, now=now)
-            if flow[S_DONE]:
+            if flow.sender.is_done:
                 break
-    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
-    lost = packets * payload - 40 - flow.at_receiver(R_GOT)
+    assert flow.sender.is_done == flow.receiver.is_done == 1
+    lost = packets * payload - 40 - flow.receiver.received_bytes
     assert 0 <= lost <= allowed
     if loss == 0 and allowed == 0:
         assert max(copies) == 1

@@ -6,9 +6,8 @@ import pytest
 from dlcp_cases import BASE, LONGEST, TIMEOUT, answer, deliver, flow_of, probed
 from transport_bench import US
 
-from gradwire.jit.layout import BITMAP, PULL_PROBE, S_TIMER, STOP
+from gradwire.jit.records.constants import BITMAP, PULL_PROBE, STOP
 from gradwire.protocols.transports.base import IMPORTANT_FLAG
-from gradwire.protocols.transports.dlcp.layout import PROBES, QUOTA
 from gradwire.testing import Word
 
 
@@ -19,10 +18,10 @@ def test_bitmap_asks_for_exactly_what_is_missing_and_that_must_arrive():
     deliver(flow, [i for i in range(100) if i not in missing])
     reply = answer(flow)
     assert (reply.argument, reply.count, reply.size) == (1, 1, 66 + 13)
-    assert flow[S_TIMER] == 0
+    assert flow.sender.timer == 0
     assert flow.pull() == [i | IMPORTANT_FLAG for i in missing]
-    assert flow[QUOTA] == 0
-    assert flow[S_TIMER] > 0  # and then a probe, when it is quiet
+    assert flow.sender.quota == 0
+    assert flow.sender.timer > 0  # and then a probe, when it is quiet
 
 
 def test_bitmap_is_what_the_receiver_had_when_it_answered():
@@ -42,7 +41,7 @@ def test_late_answer_counts_although_the_probe_was_repeated():
     reply = flow.probe(1)
     flow.pull(flow.fire())  # the answer is late
     flow.control(BITMAP, 0, reply.argument)
-    assert flow[S_TIMER] == 0
+    assert flow.sender.timer == 0
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(30, 40)]
 
 
@@ -54,19 +53,19 @@ def test_second_answer_to_the_same_number_is_ignored():
     flow.pull(flow.fire())
     flow.control(BITMAP, 0, 1)
     flow.control(BITMAP, 0, 1)  # nothing is sent yet
-    assert flow[QUOTA] == 10
+    assert flow.sender.quota == 10
     assert flow.pull(most=4) == [i | IMPORTANT_FLAG for i in range(30, 34)]
     flow.control(BITMAP, 0, 1)  # some of it
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(34, 40)]
-    timer = flow[S_TIMER]
+    timer = flow.sender.timer
     flow.control(BITMAP, 0, 1)  # all of it, and it is being quiet
-    assert (flow[QUOTA], flow[S_TIMER]) == (0, timer)
+    assert (flow.sender.quota, flow.sender.timer) == (0, timer)
     when = flow.fire()
     flow.control(BITMAP, 0, 1)  # about to ask again
     assert flow.pull(when) == [PULL_PROBE + 2]
-    timer = flow[S_TIMER]
+    timer = flow.sender.timer
     flow.control(BITMAP, 0, 1)  # waiting for the answer to another number
-    assert (flow[QUOTA], flow[S_TIMER]) == (0, timer)
+    assert (flow.sender.quota, flow.sender.timer) == (0, timer)
 
 
 def test_answer_that_comes_when_its_time_is_just_over_counts():
@@ -77,7 +76,7 @@ def test_answer_that_comes_when_its_time_is_just_over_counts():
     flow.fire()  # the NIC is busy: the probe has not been repeated
     flow.control(BITMAP, 0, reply.argument)
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(30, 40)]  # and no probe before it has been quiet
-    assert flow[PROBES] == 1
+    assert flow.sender.probes_sent == 1
 
 
 def test_receiver_answers_a_number_with_what_it_had_and_once_per_base_round_trip():
@@ -145,7 +144,7 @@ def test_large_bitmap_comes_in_parts_and_all_of_them_are_waited_for(order):
     assert (reply.count, reply.size) == (3, 66 + 1024)
     for part in order:
         assert flow.pull() == []
-        assert flow[S_TIMER] == when + TIMEOUT  # what is lacking is asked for when nothing has come for so long
+        assert flow.sender.timer == when + TIMEOUT  # what is lacking is asked for when nothing has come for so long
         when += 150 * US  # the line is slow
         flow.control(BITMAP, part, reply.argument, now=when)
     assert flow.pull() == [i | IMPORTANT_FLAG for i in missing]
@@ -165,7 +164,7 @@ def test_lost_parts_of_a_bitmap_are_asked_for_one_by_one():
     assert flow.pull() == []
     when = flow.fire()
     assert flow.pull(when) == [PULL_PROBE + asked(0), PULL_PROBE + asked(2)]
-    assert flow[S_TIMER] == when + LONGEST  # twice the time-out would be more
+    assert flow.sender.timer == when + LONGEST  # twice the time-out would be more
     reply = flow.probe(asked(2), now=when)
     assert reply.count == 1
     flow.control(BITMAP, 0, reply.argument)  # alone, it carries the number of the probe's packet: 0
@@ -207,7 +206,7 @@ def test_a_part_that_comes_while_others_are_asked_for_is_not_asked_for():
     when = flow.fire()
     assert flow.pull(when, most=1) == [PULL_PROBE + asked(0)]
     flow.control(BITMAP, 2, 1)  # late, of the first answer
-    assert flow.pull(when) == [] and flow[S_TIMER] == when + LONGEST
+    assert flow.pull(when) == [] and flow.sender.timer == when + LONGEST
     flow.control(BITMAP, 0, 1)
     assert flow.pull(when) == [0 | IMPORTANT_FLAG]
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradwire.jit import layout as at
-from gradwire.protocols.transports.dlcp.layout import P_POOLS, PEER_WORDS
+from gradwire.protocols.transports.dlcp.layout import DlcpPeer, DlcpReceiver
 from gradwire.protocols.transports.dlcp.loss_budget import is_affordable, spend
 
 PAIR = 2000
@@ -19,16 +18,16 @@ class Receiver:
     """Messages of one pair, side by side, and the words that they share."""
 
     def __init__(self) -> None:
-        self.M = [0] * (PAIR + PEER_WORDS)
+        self.words = [0] * (PAIR + DlcpPeer.WORDS)
+        self.shared = DlcpPeer(self.words, PAIR)
         self.count = 0
 
     def message(self, allowed: int, most: int = 1000, pool: int = FORTH) -> SimpleNamespace:
-        r = self.count * at.RECEIVER_WORDS
+        receiver = DlcpReceiver(self.words, self.count * DlcpReceiver.WORDS)
         self.count += 1
-        for word, value in ((at.R_ALLOWED, allowed), (at.R_MOST, most), (at.R_POOL, pool), (at.R_PAIR, PAIR)):
-            self.M[r + word] = value
+        receiver.allowed_loss, receiver.max_loss, receiver.pool, receiver.pair = allowed, most, pool, self.shared
         return SimpleNamespace(
-            may=lambda lost: is_affordable.py_func(self.M, r, lost), ends=lambda lost: spend.py_func(self.M, r, lost)
+            may=lambda lost: is_affordable.py_func(receiver, lost), ends=lambda lost: spend.py_func(receiver, lost)
         )
 
 
@@ -88,4 +87,4 @@ def test_never_more_in_all(seed):
             lost[pool] = lost.get(pool, 0) + losing
             parts[pool] = parts.get(pool, 0) + allowed
         assert all(lost[each] <= parts[each] for each in lost)
-        assert pair.M[PAIR + P_POOLS + 1] >= 0 <= pair.M[PAIR + P_POOLS + 3]
+        assert pair.shared.pools[1] >= 0 <= pair.shared.pools[3]

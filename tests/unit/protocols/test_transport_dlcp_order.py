@@ -8,10 +8,9 @@ from collections import Counter
 import pytest
 from transport_bench import US
 
-from gradwire.jit.layout import BITMAP, PULL_PROBE, S_TIMER, STOP
+from gradwire.jit.records.constants import BITMAP, PULL_PROBE, STOP
 from gradwire.protocols.transports.base import IMPORTANT_FLAG
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
-from gradwire.protocols.transports.dlcp.layout import NEW, PROBE, QUOTA
 from gradwire.protocols.transports.dlcp.packet_order import ones
 from gradwire.testing import FlowHarness
 
@@ -117,8 +116,8 @@ def test_random_sends_each_packet_once(packets):
 def test_early_sends_what_is_needed_and_then_asks():
     flow = flow_of(10, tags=False, allowed=250)  # two packets may be missing
     assert len(flow.pull()) == 8
-    assert flow[S_TIMER] == BASE
-    assert flow.pull(flow.fire()) == [PULL_PROBE + flow[PROBE]]
+    assert flow.sender.timer == BASE
+    assert flow.pull(flow.fire()) == [PULL_PROBE + flow.sender.probe_number]
 
 
 def test_eager_and_on_probe_send_everything():
@@ -155,7 +154,7 @@ def test_what_was_lost_is_sent_again_as_far_as_it_is_needed_and_what_was_held_ba
     bitmap(flow)
     again = flow.pull()
     assert again == [2 | IMPORTANT_FLAG, 5 | IMPORTANT_FLAG, 7 | IMPORTANT_FLAG]  # three more are needed
-    assert flow[NEW] == 8 and flow[QUOTA] == 0
+    assert flow.sender.sent_once == 8 and flow.sender.quota == 0
     flow.data(2)
     flow.data(5)
     flow.pull(flow.fire())  # 7 was lost again: what was held back will do, too
@@ -172,9 +171,9 @@ def test_what_was_held_back_is_no_repetition():
     assert flow.pull() == [2 | IMPORTANT_FLAG, 3 | IMPORTANT_FLAG]
     for _ in range(2):  # both are lost, and lost again: still no need of packet 0
         flow.pull(flow.fire())
-        bitmap(flow, flow[PROBE])
+        bitmap(flow, flow.sender.probe_number)
         assert flow.pull() == [2 | IMPORTANT_FLAG, 3 | IMPORTANT_FLAG]
-    assert flow[NEW] == 3
+    assert flow.sender.sent_once == 3
 
 
 # --- midway --------------------------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ def test_lost_important_ones_are_asked_for_and_sent_while_the_others_still_go():
     for sequence in range(20):
         if sequence not in (3, 17):
             flow.data(sequence)
-    assert flow[S_TIMER] == BASE
+    assert flow.sender.timer == BASE
     when = flow.fire()
     assert flow.pull(when, most=3) == [PULL_PROBE + 1, 21, 22]
     bitmap(flow)
@@ -208,7 +207,7 @@ def test_nothing_is_asked_for_midway_where_everything_is_important_or_nothing():
     for tags in (True, False):
         flow = flow_of(40, tags=tags, stop_policy="eager")
         flow.pull(most=39)
-        assert flow[S_TIMER] == 0
+        assert flow.sender.timer == 0
 
 
 def test_an_answer_that_comes_when_all_is_sent_brings_back_important_ones_alone():

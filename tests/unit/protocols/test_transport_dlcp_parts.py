@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from transport_bench import GBPS, US, Flow, play
 
-from gradwire.jit.layout import PROBE
+from gradwire.jit.records.constants import PROBE
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.testing import transport
 from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle

@@ -10,25 +10,9 @@ from itertools import pairwise
 import pytest
 from transport_bench import GBPS, US
 
-from gradwire.jit.layout import (
-    BITMAP,
-    PAIR_GAP,
-    R_ALLOWED,
-    R_BITS,
-    R_HOST,
-    R_PAIR,
-    R_TAGS,
-    S_BITS,
-    S_LINE,
-    S_PAIR,
-    S_PEER,
-    S_STAMPS,
-    S_TAGS,
-    STOP,
-)
+from gradwire.jit.records.constants import BITMAP, STOP
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
-from gradwire.protocols.transports.dlcp.layout import PROBE, Q_ALPHA, Q_RATE, Q_SRTT, TIMED
 from gradwire.testing import FlowHarness, Word
 
 BASE = 10 * US
@@ -45,8 +29,8 @@ def flow_of(packets, base=BASE, **settings):
 
 def rate_of(flow):
     """Share of the line; the gap says the same."""
-    rate = flow.pair_word(Q_RATE)
-    assert flow.pair_word(PAIR_GAP) == flow[S_LINE] * ONE // rate
+    rate = flow.sender.pair.rate
+    assert flow.sender.pair.gap == flow.sender.ps_per_byte * ONE // rate
     return rate
 
 
@@ -55,8 +39,8 @@ def steady(rate=ONE, alpha=ONE, **settings):
     flow = flow_of(10_000, **settings)
     flow.pull(now=0, most=1)
     flow.ack(0, now=BASE)
-    flow.set_pair(Q_RATE, rate)
-    flow.set_pair(Q_ALPHA, alpha)
+    flow.sender.pair.rate = rate
+    flow.sender.pair.alpha = alpha
     return flow
 
 
@@ -74,7 +58,7 @@ def test_first_mark_halves_at_once():
     flow = flow_of(100)
     flow.pull(most=30)
     flow.ack(0, echo=1, now=BASE)
-    assert flow.pair_word(Q_ALPHA) == ONE
+    assert flow.sender.pair.alpha == ONE
     assert rate_of(flow) == ONE // 2
 
 
@@ -85,7 +69,7 @@ def test_lower_once_per_round_trip():
         flow.ack(sequence, echo=1, now=BASE + sequence * US)
     assert rate_of(flow) == ONE // 2
     flow.ack(10, echo=1, now=2 * BASE)
-    assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.pair_word(Q_ALPHA) >> 21)
+    assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.sender.pair.alpha >> 21)
 
 
 def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
@@ -93,7 +77,7 @@ def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
     flow = flow_of(100)
     flow.pull(now=0, most=1)
     flow.ack(0, now=BASE)
-    flow.set_pair(Q_ALPHA, ONE)
+    flow.sender.pair.alpha = ONE
     flow.pull(now=BASE, most=30)  # the first of these is timed
     flow.ack(2, echo=1, now=5 * BASE)
     assert rate_of(flow) == ONE // 2
@@ -109,16 +93,16 @@ def test_share_of_marks_moves_alpha():
     flow.pull(now=BASE, most=20)
     for sequence in range(1, 20):
         flow.ack(sequence, echo=int(sequence % 2 == 0), now=2 * BASE - 1)
-    assert flow.pair_word(Q_ALPHA) == ONE
+    assert flow.sender.pair.alpha == ONE
     flow.ack(20, echo=1, now=2 * BASE)  # 10 of 20 are marked
-    assert flow.pair_word(Q_ALPHA) == ONE * 31 // 32
+    assert flow.sender.pair.alpha == ONE * 31 // 32
 
 
 def test_alpha_moves_by_g():
     flow = steady(g=0.5)
     flow.pull(now=BASE, most=4)
     flow.ack(1, now=2 * BASE)  # ends a round trip without marks
-    assert flow.pair_word(Q_ALPHA) == ONE // 2
+    assert flow.sender.pair.alpha == ONE // 2
 
 
 def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
@@ -126,7 +110,7 @@ def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
     flow.pull(now=BASE, most=1)
     flow.ack(1, now=2 * BASE)  # ends a round trip without a mark: one packet more
     assert rate_of(flow) == ONE // 2 + STEP
-    alpha = flow.pair_word(Q_ALPHA)
+    alpha = flow.sender.pair.alpha
     assert alpha == ONE // 4 - ONE // 64
     flow.pull(now=2 * BASE, most=2)
     flow.ack(2, echo=1, now=3 * BASE - 2)
@@ -140,9 +124,9 @@ def test_rate_belongs_to_the_pair():
     """The next message of the pair starts with what is known of it, and anew when it has been quiet for long."""
     flow = steady(rate=ONE // 4)
     for later, rate in ((8 * BASE - 1, ONE // 4), (8 * BASE, ONE)):
-        flow.set_pair(Q_RATE, ONE // 4)
-        flow.run["start"](flow.M, flow.k, flow.f, BASE + later)
-        assert flow.pair_word(Q_RATE) == rate
+        flow.sender.pair.rate = ONE // 4
+        flow.run["start"](flow.memory, flow.k, flow.f, BASE + later)
+        assert flow.sender.pair.rate == rate
 
 
 @pytest.mark.parametrize("floor", [64, 10])
@@ -160,7 +144,7 @@ def again(flow, missing, now):
     for sequence in range(flow.packets):
         if sequence not in missing:
             flow.data(sequence)
-    flow.control(BITMAP, 0, flow.probe(flow[PROBE], now=now).argument, now=now)
+    flow.control(BITMAP, 0, flow.probe(flow.sender.probe_number, now=now).argument, now=now)
 
 
 # --- as the receiver says ------------------------------------------------------------------------------------
@@ -170,42 +154,47 @@ def shared_line(senders, **settings):
     """One flow each of so many pairs to one host, in one memory: what all of them share is that of the first."""
     flows = [flow_of(100, rate_control="receiver", **settings) for _ in range(senders)]
     for flow in flows[1:]:
-        base = len(flows[0].M)
-        flows[0].M += flow.M
-        flow.M = flows[0].M
+        base = len(flows[0].memory)
+        flows[0].memory += flow.memory
+        flow.memory = flows[0].memory
         flow.k, flow.f, flow.r = flow.k + base, flow.f + base, flow.r + base
-        for offset in (S_BITS, S_PEER, S_PAIR, S_STAMPS):
-            flow[offset] += base
-        flow.M[flow.r + R_BITS] += base
-        flow.M[flow.r + R_PAIR] += base
-        flow.M[flow.r + R_HOST] = flows[0].at_receiver(R_HOST)
-        if flow[S_TAGS] > 1:
-            flow[S_TAGS] += base
-            flow.M[flow.r + R_TAGS] += base
+        sender, receiver = flow.sender, flow.receiver
+        for record in (sender, receiver, flow.parameters):
+            record.words, record.base = flow.memory, record.base + base
+        sender.bitmaps = sender.bitmaps.base + base
+        sender.peer_bitmaps = sender.peer_bitmaps.base + base
+        sender.pair = sender.pair.base + base
+        sender.stamps += base
+        receiver.bitmaps = receiver.bitmaps.base + base
+        receiver.pair = receiver.pair.base + base
+        receiver.host = flows[0].receiver.host
+        if sender.tags > 1:
+            sender.tags += base
+            receiver.tags += base
     return flows
 
 
 def test_a_pair_sends_its_share_of_the_slowest_link():
     flow = flow_of(100, rate_control="receiver", slowest=25 * GBPS)
-    assert flow.pair_word(PAIR_GAP) == flow[S_LINE]
+    assert flow.sender.pair.gap == flow.sender.ps_per_byte
     flow.pull(most=30)
     flow.ack(0, cumulative=3, now=BASE)  # three pairs send
-    assert flow.pair_word(PAIR_GAP) == 3 * 4 * flow[S_LINE]
+    assert flow.sender.pair.gap == 3 * 4 * flow.sender.ps_per_byte
     flow.ack(1, cumulative=1, now=BASE + 1)
-    assert flow.pair_word(PAIR_GAP) == 4 * flow[S_LINE]
+    assert flow.sender.pair.gap == 4 * flow.sender.ps_per_byte
 
 
 def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth_of_the_line_back():
     flow = flow_of(100, rate_control="receiver")
     flow.pull(most=30)
-    flow.set_pair(Q_ALPHA, ONE)
+    flow.sender.pair.alpha = ONE
     flow.ack(0, cumulative=4, echo=1, now=BASE)
-    assert flow.pair_word(Q_RATE) == ONE // 4 * 3 // 4  # less a quarter: half as much as by marks alone
-    assert flow.pair_word(PAIR_GAP) == flow[S_LINE] * ONE // (ONE // 4 * 3 // 4)
+    assert flow.sender.pair.rate == ONE // 4 * 3 // 4  # less a quarter: half as much as by marks alone
+    assert flow.sender.pair.gap == flow.sender.ps_per_byte * ONE // (ONE // 4 * 3 // 4)
     flow.pull(now=BASE, most=1)
     flow.ack(30, cumulative=4, now=2 * BASE)
-    assert flow.pair_word(Q_RATE) == ONE // 4 * 3 // 4 + ONE // 16
-    assert flow.pair_word(PAIR_GAP) == 4 * flow[S_LINE]
+    assert flow.sender.pair.rate == ONE // 4 * 3 // 4 + ONE // 16
+    assert flow.sender.pair.gap == 4 * flow.sender.ps_per_byte
 
 
 def test_the_receiver_counts_pairs_of_which_something_comes():
@@ -217,7 +206,7 @@ def test_the_receiver_counts_pairs_of_which_something_comes():
 def test_who_has_delivered_everything_no_longer_counts():
     flows = shared_line(3, allowed=99 * 4096, tags=False)
     for flow in flows:
-        flow.M[flow.r + R_ALLOWED] = 98 * 4096  # two packets deliver
+        flow.receiver.allowed_loss = 98 * 4096  # two packets deliver
     assert [flow.data(0, now=US).argument for flow in flows] == [1, 2, 3]
     assert flows[0].data(1, now=US).kind == STOP
     assert flows[1].data(0, now=US).argument == 2
@@ -262,12 +251,12 @@ ADD = 1048  # 10 Mbps of 10 Gbps in 20 bits
 def by_delay(rtts, rate=ONE // 2, base=100 * US, **settings):
     """The rate after each of the measured round trips."""
     flow = flow_of(1000, base=base, rate_control="delay", **settings)
-    flow.set_pair(Q_RATE, rate)
+    flow.sender.pair.rate = rate
     rates = []
     for sequence, rtt in enumerate(rtts):
         flow.pull(now=10**9 * sequence, most=1)
         flow.ack(sequence, now=10**9 * sequence + rtt)
-        rates.append(flow.pair_word(Q_RATE))
+        rates.append(flow.sender.pair.rate)
     return rates
 
 
@@ -336,7 +325,7 @@ def test_marks_do_not_matter_to_delay_control():
     flow.pull(most=30)
     for sequence in range(30):
         flow.ack(sequence, echo=1, now=BASE)
-    assert flow.pair_word(Q_RATE) == ONE
+    assert flow.sender.pair.rate == ONE
 
 
 # --- the timed packet ----------------------------------------------------------------------------------------
@@ -346,48 +335,48 @@ def test_round_trip_is_smoothed_from_the_first_measurement_on():
     flow = flow_of(100)
     flow.pull(now=0, most=1)
     flow.ack(0, now=80 * US)
-    assert flow.pair_word(Q_SRTT) == 80 * US
+    assert flow.sender.pair.srtt == 80 * US
     flow.pull(now=80 * US, most=1)
     flow.ack(1, now=240 * US)
-    assert flow.pair_word(Q_SRTT) == 90 * US  # 80 + (160 - 80) / 8
+    assert flow.sender.pair.srtt == 90 * US  # 80 + (160 - 80) / 8
 
 
 def test_packet_sent_again_is_timed_from_then_on():
     flow = flow_of(40)
     flow.pull(now=0)
-    assert flow[TIMED] == 0
+    assert flow.sender.timed == 0
     again(flow, [3, 5], now=500 * US)
-    assert flow[TIMED] == -1  # of what was under way nothing is known
+    assert flow.sender.timed == -1  # of what was under way nothing is known
     assert flow.pull(now=600 * US) == [3 | IMPORTANT_FLAG, 5 | IMPORTANT_FLAG]
     flow.ack(0, now=610 * US)
     flow.ack(5, now=620 * US)
-    assert flow.pair_word(Q_SRTT) == BASE
+    assert flow.sender.pair.srtt == BASE
     flow.ack(3, now=640 * US)
-    assert flow.pair_word(Q_SRTT) == 40 * US
+    assert flow.sender.pair.srtt == 40 * US
 
 
 def test_delay_control_goes_on_while_packets_are_sent_again():
     flow = flow_of(40, rate_control="delay", t_low=50 * US, t_high=500 * US)
     flow.pull(now=0)
-    flow.set_pair(Q_RATE, ONE // 64)
+    flow.sender.pair.rate = ONE // 64
     again(flow, range(10, 30), now=100 * US)
     for n in range(10, 30):
         flow.pull(now=n * 1000 * US, most=1)
         flow.ack(n, now=n * 1000 * US + 20 * US)
-    assert flow.pair_word(Q_RATE) == ONE // 64 + 20 * ADD
+    assert flow.sender.pair.rate == ONE // 64 + 20 * ADD
 
 
 def test_timed_packet_is_given_up_when_others_come_back_eight_round_trips_later():
     flow = flow_of(1000)
     flow.pull(now=0, most=10)
     flow.pull(now=9 * BASE, most=10)  # the queue is long: nothing has come back at all
-    assert flow[TIMED] == 0
+    assert flow.sender.timed == 0
     flow.ack(1, now=7 * BASE)
-    assert flow[TIMED] == 0  # it may have gone another way
+    assert flow.sender.timed == 0  # it may have gone another way
     flow.ack(2, now=9 * BASE)
-    assert flow[TIMED] == -1
+    assert flow.sender.timed == -1
     flow.pull(now=9 * BASE, most=1)
-    assert flow[TIMED] == 20
+    assert flow.sender.timed == 20
 
 
 @pytest.mark.parametrize("more, given_up", [(0, False), (1, True)])
@@ -395,7 +384,7 @@ def test_timed_packet_is_given_up_after_eight_round_trips_and_not_at_eight(more,
     flow = flow_of(1000)
     flow.pull(now=0, most=10)
     flow.ack(1, now=8 * BASE + more)
-    assert (flow[TIMED] == -1) == given_up
+    assert (flow.sender.timed == -1) == given_up
 
 
 @pytest.mark.parametrize("rate", [10**7, 800 * GBPS])
@@ -406,4 +395,4 @@ def test_numbers_fit_64_bits_on_slow_and_fast_links(rate, control):
     for sequence in range(1000):
         flow.pull(sequence * trip, most=1)
         flow.ack(sequence, echo=int(sequence < 500), now=sequence * trip + trip + sequence % 3 * trip // 2)
-    assert flow.pair_word(Q_SRTT) > 0
+    assert flow.sender.pair.srtt > 0

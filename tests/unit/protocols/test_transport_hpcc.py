@@ -9,23 +9,10 @@ import pytest
 from star_cases import star_tables
 from transport_bench import US
 
-from gradwire.jit.layout import (
-    ACK,
-    NACK,
-    S_DONE,
-    S_GAP,
-    S_LINE,
-    S_RIDER,
-    S_SLOTS,
-    S_STAMPS,
-    SLOT_FIRST,
-    SLOT_HOPS,
-    SLOT_WORDS,
-    STAMP_WORDS,
-)
+from gradwire.jit.records.constants import ACK, NACK
+from gradwire.jit.records.flows import Stamp, Stamps
 from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.roce.go_back_n import NXT
-from gradwire.protocols.transports.roce.hpcc import ANSWERED, LOAD, NUMBERED, REFERENCE, WINDOW, Hpcc
+from gradwire.protocols.transports.roce.hpcc import Hpcc
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.validation.scenario import remarks
@@ -48,16 +35,16 @@ class Told(FlowHarness):
 
     def stamp(self, slot, *stamps):
         """Switches have written into a slot: (port, queue, bytes, time), and the speed if it is another one."""
-        base = self[S_STAMPS] + slot * SLOT_WORDS
-        self.M[base + SLOT_HOPS] = self.word(len(stamps))
+        written = Stamps(self.sender, self.sender.stamps + slot * Stamps.WORDS)
+        written.hops = self.word(len(stamps))
         for hop, stamp in enumerate(stamps):
-            for word, value in enumerate((*stamp, SPEED)[:STAMP_WORDS]):
-                self.M[base + SLOT_FIRST + hop * STAMP_WORDS + word] = self.word(value)
+            for word, value in enumerate((*stamp, SPEED)[: Stamp.WORDS]):
+                written.stamps[hop * Stamp.WORDS + word] = self.word(value)
 
     def answer(self, *stamps, advance=1):
         """The next packet goes and is answered. Returns the window, in bytes."""
         self.pull(0, most=1)
-        slot = self[S_RIDER]
+        slot = self.sender.piggyback
         self.stamp(slot, *stamps)
         self.cumulative += advance
         self.control(ACK, slot, self.cumulative)
@@ -65,15 +52,15 @@ class Told(FlowHarness):
 
     @property
     def window(self):
-        return self[WINDOW] / 256
+        return self.sender.window / 256
 
     @property
     def reference(self):
-        return self[REFERENCE] / 256
+        return self.sender.reference_window / 256
 
     @property
     def load(self):
-        return self[LOAD] / ONE
+        return self.sender.load / ONE
 
 
 def row(time, utilisation=1.0, queue=0, port=7):
@@ -88,10 +75,10 @@ def test_headers_have_room_for_the_stamps():
 
 def test_starts_with_what_the_line_carries_in_a_round_trip():
     flow = Told()
-    assert (flow.window, flow.reference, flow[S_GAP]) == (BDP, BDP, flow[S_LINE])
+    assert (flow.window, flow.reference, flow.sender.gap) == (BDP, BDP, flow.sender.ps_per_byte)
     assert len(flow.pull()) == 60  # 59 are 248 036 bytes, less than the window
     flow = Told()
-    flow[WINDOW] = 10 * 4204 << 8
+    flow.sender.window = 10 * 4204 << 8
     assert len(flow.pull()) == 10
 
 
@@ -106,7 +93,7 @@ def test_a_full_port_without_a_queue_lowers_to_eta():
     flow.answer(row(10))
     assert flow.answer(row(30)) == pytest.approx(0.95 * BDP + AI, abs=1)
     assert flow.load == 1
-    assert flow[S_GAP] == (T << 16) // (flow[WINDOW] >> 8)
+    assert flow.sender.gap == (T << 16) // (flow.sender.window >> 8)
 
 
 def test_the_smaller_of_two_queues_counts_in_round_trips_of_the_port():
@@ -150,7 +137,7 @@ def test_below_eta_it_grows_by_steps_and_after_five_by_the_load():
     """Half busy, always. The first four answers of a round trip each raise the reference by a step; the estimate is
     below eta from the first on. After max_stage = 5 steps the window is set by the load: 0.95 / 0.5, within the limit."""
     flow = Told(max_stage=5)
-    flow[REFERENCE] = BDP // 10 << 8
+    flow.sender.reference_window = BDP // 10 << 8
     flow.answer(row(10, 0.5))
     windows = []
     for n in range(1, 8):
@@ -171,7 +158,7 @@ def test_the_reference_follows_once_per_round_trip_and_the_window_always():
     flow.answer(row(30), advance=2)  # beyond the packets out there at the first stamps: follows
     reference = flow.reference
     assert reference == flow.window == pytest.approx(0.95 * BDP + AI, abs=1)
-    out = flow[NXT]
+    out = flow.sender.nxt
     time = 30
     while flow.cumulative < out:
         time += 20
@@ -198,7 +185,7 @@ def test_never_more_than_the_line_carries_nor_less_than_the_floor():
     flow = Told(floor=50)
     flow.answer(row(10, queue=10**9))
     assert flow.answer(row(30, queue=10**9)) == BDP / 50
-    assert flow[S_GAP] == 50 * flow[S_LINE]
+    assert flow.sender.gap == 50 * flow.sender.ps_per_byte
 
 
 def test_a_window_below_a_packet_lets_one_go_at_a_time():
@@ -232,17 +219,17 @@ def test_a_refusal_goes_back_and_tells_as_well():
     flow = Told()
     flow.answer(row(10))
     flow.pull(0, most=10)
-    slot = flow[S_RIDER]
+    slot = flow.sender.piggyback
     flow.stamp(slot, row(30, queue=BDP))
     flow.control(NACK, slot, 4)
-    assert flow[NXT] == 4
+    assert flow.sender.nxt == 4
     assert flow.load == 1
     assert flow.window == pytest.approx(0.95 * BDP + AI, abs=1)
 
 
 def test_the_receiver_returns_the_slot_by_rider():
     flow = Told(3)
-    word = int(flow.run["on_data"](flow.M, flow.k, flow.r, 1, 4096, 0, 0))
+    word = int(flow.run["on_data"](flow.memory, flow.k, flow.r, 1, 4096, 0, 0))
     assert word >> 30 & 1
     assert flow._reply(word & ~(1 << 30)) == ReceiverReply(NACK, 0, 0, 0, 1)
     assert flow.data(2).count == 0
@@ -253,20 +240,20 @@ def test_the_receiver_returns_the_slot_by_rider():
 
 def test_slots_are_a_power_of_two_with_room_for_the_first_window():
     flow = Told()
-    assert flow[S_SLOTS] == 63  # 60 packets, the first slot and the last
-    assert flow[S_SLOTS] & (flow[S_SLOTS] + 1) == 0
+    assert flow.sender.stamp_mask == 63  # 60 packets, the first slot and the last
+    assert flow.sender.stamp_mask & (flow.sender.stamp_mask + 1) == 0
 
 
 def small(turns=6):
     """A sender with eight slots: six by turns."""
     flow = Told()
-    flow[S_SLOTS] = turns + 1
+    flow.sender.stamp_mask = turns + 1
     return flow
 
 
 def send(flow, count):
     """The slots of the next packets."""
-    return [(flow.pull(0, most=1), flow[S_RIDER])[1] for _ in range(count)]
+    return [(flow.pull(0, most=1), flow.sender.piggyback)[1] for _ in range(count)]
 
 
 def test_slots_go_by_turns_and_the_last_is_for_want_of_another():
@@ -276,7 +263,7 @@ def test_slots_go_by_turns_and_the_last_is_for_want_of_another():
     flow.control(ACK, 3, 3)  # the third packet is back, so the first two are not under way
     assert send(flow, 5) == [1, 2, 3, 7, 7]
     flow.control(ACK, 3, 3)  # the slot's newest packet: everything before it is gone
-    assert (flow[NUMBERED], flow[ANSWERED]) == (9, 9)
+    assert (flow.sender.numbered, flow.sender.answered) == (9, 9)
     assert send(flow, 7) == [4, 5, 6, 1, 2, 3, 7]
 
 
@@ -295,7 +282,7 @@ def test_the_last_slot_says_nothing():
     flow.control(ACK, 7, 8)
     flow.stamp(7, row(30, queue=10**6))
     flow.control(ACK, 7, 9)
-    assert (flow.window, flow[ANSWERED]) == (BDP, 0)
+    assert (flow.window, flow.sender.answered) == (BDP, 0)
 
 
 def test_the_message_ends():
@@ -304,7 +291,7 @@ def test_the_message_ends():
     for n in (1, 2, 3):
         flow.stamp(n, row(10 * n))
         flow.control(ACK, n, n)
-    assert flow[S_DONE] == 1
+    assert flow.sender.is_done == 1
 
 
 @pytest.mark.parametrize(("side", "told"), [(6, False), (8, False), (10, True)])

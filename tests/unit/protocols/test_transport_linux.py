@@ -5,25 +5,19 @@ exact, and packet n leaves at 10 n."""
 
 from __future__ import annotations
 
-from linux_cases import MS, US, send, sender, window, word
+from linux_cases import MS, US, send, sender, window
 
-from gradwire.jit.layout import S_DONE, S_PACKETS, S_STREAM, S_TIMEOUTS, S_TIMER
 from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.common.lost_packets import LOST
-from gradwire.protocols.transports.common.window import ALPHA, FLIGHT, NXT, SHIFT, SRTT, SSTHRESH, STATE
+from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.linux_tcp.layout import (
     CWR,
     DISORDER,
     LOSS,
     OPEN,
-    PROBE,
     RECOVERY,
     REORDERING,
-    SENT,
-    STEPS,
     TAIL,
     TIME_OUT,
-    TIMER,
 )
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.testing import FlowHarness
@@ -36,9 +30,14 @@ def test_a_packet_has_a_round_trip_and_a_quarter():
     flow = sender(100)
     send(flow, 10)
     flow.ack(1, 0, now=110 * US)
-    assert (flow[STATE], flow[LOST], flow[TIMER], flow[S_TIMER]) == (DISORDER, 0, REORDERING, 125 * US)
+    assert (flow.sender.loss_state, flow.sender.lost_packets, flow.sender.timer_purpose, flow.sender.timer) == (
+        DISORDER,
+        0,
+        REORDERING,
+        125 * US,
+    )
     assert flow.fire() == 125 * US
-    assert (flow[STATE], flow[LOST], flow[SSTHRESH] >> SHIFT) == (RECOVERY, 1, 5)
+    assert (flow.sender.loss_state, flow.sender.lost_packets, flow.sender.ssthresh >> SHIFT) == (RECOVERY, 1, 5)
     assert flow.pull(125 * US) == [0]
 
 
@@ -48,9 +47,9 @@ def test_three_packets_above_are_enough():
     flow.pull(0)
     for each in (1, 2):
         flow.ack(each, 0, now=(100 + each) * US)
-        assert flow[LOST] == 0
+        assert flow.sender.lost_packets == 0
     flow.ack(3, 0, now=103 * US)
-    assert (flow[LOST], flow[STATE]) == (1, RECOVERY)
+    assert (flow.sender.lost_packets, flow.sender.loss_state) == (1, RECOVERY)
     assert flow.pull(103 * US)[0] == 0
 
 
@@ -60,19 +59,19 @@ def test_not_once_packets_have_come_out_of_order():
     send(flow, 10)
     flow.ack(1, 0, now=110 * US)
     flow.ack(0, 2, now=112 * US)
-    assert flow[STATE] == OPEN
+    assert flow.sender.loss_state == OPEN
     for each in (3, 4, 5, 6):
         flow.ack(each, 2, now=(100 + 10 * each) * US)
     # 2 was sent at 20: it is lost with the packet that arrives at 145 or later
-    assert flow[LOST] == 1
-    assert flow[STATE] == RECOVERY
+    assert flow.sender.lost_packets == 1
+    assert flow.sender.loss_state == RECOVERY
     later = sender(100)
     send(later, 10)
     later.ack(1, 0, now=110 * US)
     later.ack(0, 2, now=112 * US)
     for each in (3, 4):
         later.ack(each, 2, now=(100 + 10 * each) * US)
-    assert (later[LOST], later[TIMER], later[S_TIMER]) == (0, REORDERING, 145 * US)
+    assert (later.sender.lost_packets, later.sender.timer_purpose, later.sender.timer) == (0, REORDERING, 145 * US)
 
 
 def test_a_packet_that_is_lost_again_is_found_by_what_was_sent_after_it():
@@ -86,11 +85,11 @@ def test_a_packet_that_is_lost_again_is_found_by_what_was_sent_after_it():
     for each in range(4, 10):
         flow.ack(each, 0, now=(100 + 10 * each) * US)
         sent += flow.pull((100 + 10 * each) * US)
-    assert sent[0] == 10 and flow[LOST] == 0
+    assert sent[0] == 10 and flow.sender.lost_packets == 0
     flow.ack(10, 0, now=250 * US)
-    assert flow[LOST] == 1
+    assert flow.sender.lost_packets == 1
     assert flow.pull(250 * US)[0] == 0
-    assert flow[S_TIMEOUTS] == 0
+    assert flow.sender.timeouts == 0
 
 
 def test_the_window_of_reordering_grows_with_what_was_needless_once_per_round_trip():
@@ -100,10 +99,10 @@ def test_the_window_of_reordering_grows_with_what_was_needless_once_per_round_tr
         flow.ack(each, 0, now=(100 + 10 * each) * US)
     flow.pull(130 * US, 1)
     flow.ack(0, 4, now=131 * US)
-    assert word(flow, STEPS) == 0
+    assert flow.sender.reordering_steps == 0
     flow.ack(0, 4, now=230 * US)
     flow.ack(0, 4, now=231 * US)
-    assert word(flow, STEPS) == 1
+    assert flow.sender.reordering_steps == 1
 
 
 def test_duplicates_find_what_they_find_where_there_is_no_rack():
@@ -111,9 +110,9 @@ def test_duplicates_find_what_they_find_where_there_is_no_rack():
     send(flow, 10)
     flow.ack(1, 0, now=500 * US)
     flow.ack(2, 0, now=500 * US)
-    assert flow[LOST] == 0
+    assert flow.sender.lost_packets == 0
     flow.ack(3, 0, now=500 * US)
-    assert (flow[LOST], flow[STATE]) == (1, RECOVERY)
+    assert (flow.sender.lost_packets, flow.sender.loss_state) == (1, RECOVERY)
 
 
 # --- tail loss probes (RFC 8985 section 7) -----------------------------------------------------------------------------
@@ -125,14 +124,14 @@ def test_the_last_packet_is_sent_again_after_two_round_trips():
     send(flow, 5)
     for each in range(3):
         flow.ack(each, each + 1, now=(100 + 10 * each) * US)
-    assert (flow[SRTT], flow[TIMER], flow[S_TIMER]) == (100 * US, TAIL, 320 * US)
+    assert (flow.sender.srtt, flow.sender.timer_purpose, flow.sender.timer) == (100 * US, TAIL, 320 * US)
     flow.fire()
     assert flow.pull(320 * US) == [4]
-    assert (flow[TIMER], flow[S_TIMER]) == (TIME_OUT, 320 * US + 10 * MS)
+    assert (flow.sender.timer_purpose, flow.sender.timer) == (TIME_OUT, 320 * US + 10 * MS)
     flow.ack(4, 3, now=420 * US)
     assert flow.pull(420 * US) == [3]
     flow.ack(3, 5, now=520 * US)
-    assert (flow[S_DONE], flow[S_TIMEOUTS]) == (1, 0)
+    assert (flow.sender.is_done, flow.sender.timeouts) == (1, 0)
 
 
 def test_a_new_packet_rather_than_an_old_one_and_one_probe_at_a_time():
@@ -141,41 +140,41 @@ def test_a_new_packet_rather_than_an_old_one_and_one_probe_at_a_time():
     flow.ack(0, 1, now=100 * US)
     assert flow.pull(100 * US) == [3, 4]
     flow.fire()
-    assert flow.pull(flow[S_TIMER]) == [5]
-    assert flow[PROBE] == 2 * 6 and flow[TIMER] == TIME_OUT
-    assert flow[FLIGHT] == 5  # one more than the window
+    assert flow.pull(flow.sender.timer) == [5]
+    assert flow.sender.tail_probe == 2 * 6 and flow.sender.timer_purpose == TIME_OUT
+    assert flow.sender.in_flight == 5  # one more than the window
 
 
 def test_a_single_packet_waits_for_an_acknowledgement_that_is_put_off():
     flow = sender(2, delayed_acks=3 * MS)
     send(flow, 2)
     flow.ack(0, 1, now=100 * US)
-    assert (flow[TIMER], flow[S_TIMER]) == (TAIL, 100 * US + 200 * US + 3 * MS)
+    assert (flow.sender.timer_purpose, flow.sender.timer) == (TAIL, 100 * US + 200 * US + 3 * MS)
 
 
 def test_never_later_than_the_time_out():
     flow = sender(2, delayed_acks=9 * MS, min_rto=9 * MS + 1)
     send(flow, 2)
     flow.ack(0, 1, now=100 * US)
-    assert flow[S_TIMER] == 100 * US + 9 * MS + 1
+    assert flow.sender.timer == 100 * US + 9 * MS + 1
 
 
 def test_a_loss_that_the_probe_has_mended_lowers_the_window_all_the_same():
     """A connection that goes on: 4 is lost, its probe arrives; when 5, which came later, is acknowledged, there has been a
     loss (section 7.4.2)."""
     flow = sender(10)
-    flow[S_PACKETS], flow[S_STREAM] = 5, flow.f
+    flow.sender.packets, flow.sender.stream = 5, flow.f
     send(flow, 5)
     for each in range(4):
         flow.ack(each, each + 1, now=(100 + 10 * each) * US)
     assert flow.pull(flow.fire()) == [4]
-    assert flow[PROBE] == 2 * 5 + 1
-    flow[S_PACKETS] = 10
+    assert flow.sender.tail_probe == 2 * 5 + 1
+    flow.sender.packets = 10
     assert flow.pull(1000 * US, 1) == [5]
     flow.ack(4, 5, now=1050 * US)
     before = window(flow)
     flow.ack(5, 6, now=1100 * US)
-    assert (flow[STATE], flow[PROBE], flow[SSTHRESH] >> SHIFT) == (OPEN, 0, before // 2)
+    assert (flow.sender.loss_state, flow.sender.tail_probe, flow.sender.ssthresh >> SHIFT) == (OPEN, 0, before // 2)
     assert window(flow) in (before // 2, before // 2 + 1)
 
 
@@ -185,13 +184,13 @@ def test_none_in_recovery_and_none_where_they_are_off():
     for each in (1, 2, 3):
         flow.ack(each, 0, now=(100 + 10 * each) * US)
     flow.pull(130 * US)
-    assert flow[TIMER] == REORDERING  # set before three were above
+    assert flow.sender.timer_purpose == REORDERING  # set before three were above
     flow.fire()
-    assert flow[TIMER] == TIME_OUT
+    assert flow.sender.timer_purpose == TIME_OUT
     off = sender(100, tail_probes=False)
     send(off, 10)
     off.ack(0, 1, now=100 * US)
-    assert off[TIMER] == TIME_OUT
+    assert off.sender.timer_purpose == TIME_OUT
 
 
 # --- in proportion (RFC 9937) ------------------------------------------------------------------------------------------
@@ -207,10 +206,10 @@ def test_one_packet_for_two_until_the_window_is_half():
         flow.ack(each, 0, now=(200 + 10 * each) * US)
         flow.pull((200 + 10 * each) * US)
         if each < 15:  # after that no more than ten are out
-            assert flow[SENT] == max(1, -(-10 * (each - 2) // 20))
-    assert (flow[SSTHRESH] >> SHIFT, flow[FLIGHT]) == (10, 10)
+            assert flow.sender.prr_sent == max(1, -(-10 * (each - 2) // 20))
+    assert (flow.sender.ssthresh >> SHIFT, flow.sender.in_flight) == (10, 10)
     flow.ack(0, 20, now=430 * US)
-    assert (flow[STATE], window(flow)) == (OPEN, 10)
+    assert (flow.sender.loss_state, window(flow)) == (OPEN, 10)
 
 
 def test_below_the_target_progress_without_loss_is_answered_by_one_more():
@@ -229,14 +228,14 @@ def test_below_the_target_progress_without_loss_is_answered_by_one_more():
 
 def test_a_mark_lowers_the_window_in_proportion_as_well():
     flow = sender(1000, Dctcp, window=20, ecn=True, g=0.0625)
-    flow[ALPHA] = ONE
+    flow.sender.alpha = ONE
     send(flow, 20)
     flow.ack(0, 1, echo=1, now=200 * US)
-    assert (flow[STATE], flow[SSTHRESH] >> SHIFT) == (CWR, 10)
+    assert (flow.sender.loss_state, flow.sender.ssthresh >> SHIFT) == (CWR, 10)
     assert flow.pull(200 * US) == [20]
     flow.ack(1, 2, echo=1, now=210 * US)
     assert flow.pull(210 * US) == []
-    assert flow[SSTHRESH] >> SHIFT == 10
+    assert flow.sender.ssthresh >> SHIFT == 10
 
 
 # --- when the time-out is put off ---------------------------------------------------------------------------------------
@@ -253,11 +252,11 @@ def test_what_was_sent_after_the_first_packet_does_not_put_the_time_out_off():
     for each in range(4, 10):
         flow.ack(each, 0, now=(100 + 10 * each) * US)
         flow.pull((100 + 10 * each) * US)
-        assert flow[S_TIMER] == (100 + 10 * each) * US + 10 * MS
-    assert flow[NXT] > 11
-    for each in range(10, flow[NXT]):
+        assert flow.sender.timer == (100 + 10 * each) * US + 10 * MS
+    assert flow.sender.nxt > 11
+    for each in range(10, flow.sender.nxt):
         flow.ack(each, 0, now=(200 + 10 * each) * US)
-        assert (flow[TIMER], flow[S_TIMER]) == (TIME_OUT, 190 * US + 10 * MS)
+        assert (flow.sender.timer_purpose, flow.sender.timer) == (TIME_OUT, 190 * US + 10 * MS)
 
 
 # --- F-RTO (RFC 5682) and undoing --------------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ def late(**settings) -> FlowHarness:
     flow = sender(100, window=5, tail_probes=False, **settings)
     send(flow, 5)
     flow.fire()
-    assert (flow[STATE], window(flow), flow[LOST]) == (LOSS, 1, 5)
+    assert (flow.sender.loss_state, window(flow), flow.sender.lost_packets) == (LOSS, 1, 5)
     assert flow.pull(11 * MS) == [0]
     return flow
 
@@ -280,8 +279,8 @@ def test_a_spurious_time_out_is_taken_back():
     flow.ack(0, 1, now=12 * MS)
     assert flow.pull(12 * MS) == [5, 6]
     flow.ack(1, 2, now=12 * MS)
-    assert (flow[STATE], flow[LOST]) == (OPEN, 0)
-    assert window(flow) >= 5 and flow[SSTHRESH] >> SHIFT > 1000
+    assert (flow.sender.loss_state, flow.sender.lost_packets) == (OPEN, 0)
+    assert window(flow) >= 5 and flow.sender.ssthresh >> SHIFT > 1000
 
 
 def test_a_real_one_is_not():
@@ -290,9 +289,9 @@ def test_a_real_one_is_not():
     flow.ack(0, 1, now=12 * MS)
     assert flow.pull(12 * MS) == [5, 6]
     flow.ack(5, 1, now=13 * MS)
-    assert flow[STATE] in (LOSS, RECOVERY)
+    assert flow.sender.loss_state in (LOSS, RECOVERY)
     assert flow.pull(13 * MS)[0] == 1
-    assert flow[SSTHRESH] >> SHIFT == 2
+    assert flow.sender.ssthresh >> SHIFT == 2
 
 
 def test_without_it_what_was_lost_goes_first():
@@ -307,9 +306,9 @@ def test_what_was_sent_less_than_a_round_trip_ago_is_not_lost_by_a_time_out():
     send(flow, 2)
     flow.ack(0, 1, now=5 * MS)
     assert flow.pull(14 * MS, 1) == [2]
-    flow[S_TIMER] = 15 * MS
+    flow.sender.timer = 15 * MS
     flow.fire()
-    assert (flow[LOST], flow[FLIGHT], window(flow)) == (1, 1, 2)
+    assert (flow.sender.lost_packets, flow.sender.in_flight, window(flow)) == (1, 1, 2)
 
 
 def test_a_recovery_in_which_all_was_needless_is_taken_back():
@@ -321,4 +320,4 @@ def test_a_recovery_in_which_all_was_needless_is_taken_back():
     flow.ack(0, 4, now=131 * US)
     assert window(flow) < 10
     flow.ack(0, 4, now=231 * US)
-    assert flow[STATE] == OPEN and window(flow) >= 10 and flow[SSTHRESH] >> SHIFT > 1000
+    assert flow.sender.loss_state == OPEN and window(flow) >= 10 and flow.sender.ssthresh >> SHIFT > 1000

@@ -5,11 +5,10 @@ Packets are numbered from 0, windows are in packets."""
 from __future__ import annotations
 
 import pytest
-from linux_cases import MS, US, sender, window, word
+from linux_cases import MS, US, sender, window
 
-from gradwire.jit.layout import S_GAP
-from gradwire.protocols.transports.common.window import CWND, NXT, SHIFT, SSTHRESH, UNA
-from gradwire.protocols.transports.linux_tcp.layout import BASELINE, CONSERVATIVE, SLOW_START_ENDED, due
+from gradwire.protocols.transports.common.window import SHIFT
+from gradwire.protocols.transports.linux_tcp.layout import due
 from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness
@@ -21,7 +20,7 @@ from gradwire.testing.oracle.uncompiled import uncompiled
 def round_of(flow: FlowHarness, now: int, rtt: int) -> int:
     """All that is out is acknowledged a round trip after `now`, and as much as may leaves then. Returns when."""
     flow.pull(now)
-    for each in range(flow[UNA], flow[NXT]):
+    for each in range(flow.sender.una, flow.sender.nxt):
         flow.ack(each, each + 1, now=now + rtt)
         flow.pull(now + rtt)
     return now + rtt
@@ -32,27 +31,27 @@ def test_hystart_plus_plus_slows_down_when_round_trips_rise_and_ends_after_five_
     flow = sender(1 << 14, window=16, slow_start="hystart++", min_rto=200 * MS)
     now = round_of(flow, 0, 40 * MS)
     now = round_of(flow, now, 40 * MS)
-    assert (window(flow), word(flow, BASELINE)) == (64, 0)
+    assert (window(flow), flow.sender.css_baseline) == (64, 0)
     for _ in range(2):  # the last packets of a round are the first ones of the next
         now = round_of(flow, now, 45 * MS)
-    assert word(flow, BASELINE) == 45 * MS
+    assert flow.sender.css_baseline == 45 * MS
     rounds = 1  # that in which it began is one
-    while not word(flow, SLOW_START_ENDED):
-        assert word(flow, CONSERVATIVE) == rounds
+    while not flow.sender.slow_start_ended:
+        assert flow.sender.css_rounds == rounds
         before = window(flow)
         now = round_of(flow, now, 45 * MS)
-        assert word(flow, SLOW_START_ENDED) or window(flow) - before == pytest.approx(before / 4, rel=0.1)
+        assert flow.sender.slow_start_ended or window(flow) - before == pytest.approx(before / 4, rel=0.1)
         rounds += 1
-    assert rounds == 5 and flow[SSTHRESH] <= flow[CWND]
+    assert rounds == 5 and flow.sender.ssthresh <= flow.sender.cwnd
 
 
 def test_and_goes_on_when_they_fall_again():
     flow = sender(1 << 14, window=16, slow_start="hystart++", min_rto=200 * MS)
     now = round_of(flow, 0, 40 * MS)
     now = round_of(flow, now, 45 * MS)
-    assert word(flow, BASELINE) > 0
+    assert flow.sender.css_baseline > 0
     round_of(flow, now, 41 * MS)
-    assert word(flow, BASELINE) == 0
+    assert flow.sender.css_baseline == 0
 
 
 def test_hystart_ends_with_a_train_of_acknowledgements():
@@ -63,8 +62,8 @@ def test_hystart_ends_with_a_train_of_acknowledgements():
         now = 10 * MS + each * MS
         flow.ack(each, each + 1, now=now)
         # half of 10 ms, and of at most 1 ms for bursts
-        assert word(flow, SLOW_START_ENDED) == int(each > 5)
-    assert flow[SSTHRESH] < 30 << SHIFT
+        assert flow.sender.slow_start_ended == int(each > 5)
+    assert flow.sender.ssthresh < 30 << SHIFT
 
 
 # --- pacing, ticks, acknowledgements -----------------------------------------------------------------------------------
@@ -73,12 +72,12 @@ def test_hystart_ends_with_a_train_of_acknowledgements():
 def test_packets_leave_at_twice_the_window_per_round_trip():
     flow = sender(1000, pacing=True, payload=1000)
     flow.pull(0)
-    assert flow[S_GAP] == 0
+    assert flow.sender.gap == 0
     for each in range(10):
-        flow.M[flow.f + 14] = each + 1  # as a host counts
+        flow.sender.sent = each + 1  # as a host counts
         flow.ack(each, each + 1, now=100 * US)
     frame = 1000 + TcpNewReno.data_overhead
-    assert flow[S_GAP] / 65536 * frame * 2 * window(flow) == pytest.approx(100 * US, rel=0.001)
+    assert flow.sender.gap / 65536 * frame * 2 * window(flow) == pytest.approx(100 * US, rel=0.001)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_packets_leave_at_twice_the_window_per_round_trip():
 )
 def test_a_timer_goes_off_after_the_tick_in_which_it_is_due(now, wait, fires):
     flow = sender(10, timers="ticks", preset="linux")
-    assert uncompiled(due)(flow.M, flow.k, now, wait) == fires * MS
+    assert uncompiled(due)(flow.parameters, now, wait) == fires * MS
 
 
 def test_the_preset_is_the_options_that_it_says():
@@ -95,7 +94,7 @@ def test_the_preset_is_the_options_that_it_says():
     preset = FlowHarness(TcpNewReno, 100, preset="linux", min_rto=10 * MS)
     assert preset.run["pull"].__code__ is flow.run["pull"].__code__
     classic = FlowHarness(TcpNewReno, 100, preset="classic")
-    assert classic.run["pull"].__code__ is not flow.run["pull"].__code__
+    assert classic.owner.pull.py_func.__code__ is not flow.owner.pull.py_func.__code__
 
 
 def test_sixteen_acknowledgements_at_once_then_every_second_and_the_last():

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.jit.layout import BLOCKED
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, LOST, SHIFT, SRTT, SSTHRESH
+from gradwire.jit.records.constants import BLOCKED
+from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness
 from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
@@ -25,14 +25,14 @@ def sender(packets: int = 1000, rtt: int = 1000, window: int = 10, **settings) -
 
 
 def wait(flow: FlowHarness, nbytes: int) -> int:
-    return int(flow.run["at_nic"](flow.M, flow.k, flow.f, nbytes))
+    return int(flow.run["at_nic"](flow.memory, flow.k, flow.f, nbytes))
 
 
 def fill(flow: FlowHarness, now: int = 0) -> list[int]:
     """What joins the queue now."""
     made = []
     while True:
-        sequence = flow.run["pull"](flow.M, flow.k, flow.f, now)
+        sequence = flow.run["pull"](flow.memory, flow.k, flow.f, now)
         if sequence == BLOCKED:
             return made
         made.append(int(sequence))
@@ -64,12 +64,12 @@ def test_the_pace_is_twice_the_window_in_slow_start_and_1_2_times_later(threshol
     """20 packets, 4 ms: 14 MB/s, 13,671 bytes, which six packets, 13,009, do not reach. From half of the threshold on 8.4 MB/s,
     8,203 bytes: four packets are 8,673. 20 is half of 40. Seven out there are too few for a window of 20 to grow."""
     flow = sender(rtt=4000, window=20)
-    flow[SSTHRESH] = threshold << SHIFT
+    flow.sender.ssthresh = threshold << SHIFT
     assert fill(flow) == list(range(7))  # the pace is set by acknowledgements
     leave(flow, 7)
-    before = flow[SRTT]
+    before = flow.sender.srtt
     flow.ack(0, 1, now=4000 * US)
-    assert (flow[CWND] >> SHIFT, flow[SRTT]) == (20, before)
+    assert (flow.sender.cwnd >> SHIFT, flow.sender.srtt) == (20, before)
     assert len(fill(flow, 4000 * US)) == packets
 
 
@@ -85,11 +85,11 @@ def test_what_is_sent_again_may_wait_twice_as_long():
     for _ in range(12):
         fill(flow)
         leave(flow)
-    assert flow[FLIGHT] == 12
+    assert flow.sender.in_flight == 12
     for each in (8, 9, 10):
         flow.ack(each, 0, now=10_000 * US)
-    assert flow[LOST] == 8
-    flow[CWND] = 20 << SHIFT
+    assert flow.sender.lost_packets == 8
+    flow.sender.cwnd = 20 << SHIFT
     assert fill(flow, 10_000 * US) == [0, 1, 2, 3]
     leave(flow)
     assert fill(flow, 10_000 * US) == [4]

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
-from gradwire.jit.layout import ACK, R_DONE, S_DONE, S_GAP, S_LINE, S_TIMER, STOP
+from gradwire.jit.records.constants import ACK, STOP
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
 from gradwire.protocols.transports.loss_tolerant import ltp_rate
 from gradwire.protocols.transports.loss_tolerant.ltp import Ltp
-from gradwire.protocols.transports.loss_tolerant.ltp_layout import DRAIN, MIN_RTT, MODE, RATE, STARTUP
+from gradwire.protocols.transports.loss_tolerant.ltp_layout import DRAIN, STARTUP
 from gradwire.testing import FlowHarness, Word, transport
 from gradwire.testing.oracle.uncompiled import uncompiled
 from gradwire.topology import LinkSpec, Override, leaf_spine, star
@@ -62,11 +62,11 @@ def test_from_the_deadline_on_the_bound_is_enough():
     flow = begun(allowed=5 * 4096)
     assert arrive(flow, range(1, 4), US + 2 * IDEAL + 200) == ACK
     assert arrive(flow, [4], US + 2 * IDEAL + 200) == STOP
-    assert flow.at_receiver(R_DONE) == 1
+    assert flow.receiver.is_done == 1
 
 
 def alone(flow):
-    return uncompiled(ltp_rate.unloaded_time)(flow.M, flow.k, flow.packets * flow.payload, flow.packets)
+    return uncompiled(ltp_rate.unloaded_time)(flow.parameters, flow.packets * flow.payload, flow.packets)
 
 
 def test_what_a_message_takes_alone():
@@ -142,8 +142,8 @@ def test_stop_is_repeated_only_when_a_packet_comes_twice():
     """What comes late stays missing, for the job has been told so already."""
     flow = begun(allowed=5 * 4096, threshold=0.0, deadline=0.0)
     arrive(flow, range(1, 5), 2 * US)
-    assert flow.at_receiver(R_DONE) == 1
-    silent = flow.run["on_data"](flow.M, flow.k, flow.r, 7, 4096, 0, 3 * US)
+    assert flow.receiver.is_done == 1
+    silent = flow.run["on_data"](flow.memory, flow.k, flow.r, 7, 4096, 0, 3 * US)
     assert silent == 0
     assert flow.data(7, now=50 * US).kind == STOP
     assert flow.data(2, now=50 * US).kind == STOP
@@ -168,9 +168,9 @@ def test_what_was_not_acknowledged_goes_again_after_half_a_round_trip_of_silence
     for sequence in (0, 2, 5):
         flow.ack(sequence, now=12 * US)
     assert flow.pull(12 * US) == []
-    assert flow[S_TIMER] == 18 * US
+    assert flow.sender.timer == 18 * US
     flow.ack(4, now=15 * US)
-    assert flow[S_TIMER] == 21 * US
+    assert flow.sender.timer == 21 * US
     now = flow.fire()
     assert flow.pull(now) == [1 | IMPORTANT_FLAG, 3 | IMPORTANT_FLAG]
 
@@ -180,7 +180,7 @@ def test_silence_from_the_beginning_is_waited_out_twice_as_long_each_time():
     waits, now = [], 0
     for _ in range(3):
         flow.pull(now)
-        waits.append(flow[S_TIMER] - now)
+        waits.append(flow.sender.timer - now)
         now = flow.fire()
     assert waits == [200 * US, 400 * US, 800 * US]
 
@@ -189,7 +189,7 @@ def test_stop_ends_it():
     flow = flow_of(6)
     flow.pull(0)
     flow.control(STOP, 0, 0, now=12 * US)
-    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+    assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
 # --- rate ---------------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def rounds(flow, count, rtt, acknowledged, first=0):
         for sequence in (*sent[1:], sent[0]):
             flow.ack(sequence, now=now)
         flow.clock = now
-        yield flow[RATE]
+        yield flow.sender.rate
 
 
 def measured(packets=100_000, **fields):
@@ -212,14 +212,14 @@ def measured(packets=100_000, **fields):
     flow = flow_of(packets, **fields)
     flow.clock = 0
     list(rounds(flow, 1, BASE, 1))
-    assert flow[MIN_RTT] == BASE
+    assert flow.sender.min_rtt == BASE
     return flow
 
 
 def test_it_starts_with_the_initial_window_in_a_round_trip():
     flow = flow_of(1000)
-    assert flow[RATE] == 10 * PACKET * ONE // BASE
-    assert flow[S_GAP] == flow[S_LINE] * ONE // flow[RATE]
+    assert flow.sender.rate == 10 * PACKET * ONE // BASE
+    assert flow.sender.gap == flow.sender.ps_per_byte * ONE // flow.sender.rate
 
 
 def test_startup_goes_by_2_885_times_what_comes_back():
@@ -227,16 +227,16 @@ def test_startup_goes_by_2_885_times_what_comes_back():
     flow = measured()
     (rate,) = rounds(flow, 1, BASE, 3)
     assert rate / ONE == pytest.approx(2.885 * 3 * PACKET / BASE, rel=0.002)
-    assert flow[MODE] == STARTUP
+    assert flow.sender.mode == STARTUP
 
 
 def test_startup_ends_after_three_round_trips_without_a_quarter_more_and_drains():
     flow = measured()
     list(rounds(flow, 1, BASE, 8))
     assert list(rounds(flow, 2, BASE, 9))[-1] / ONE == pytest.approx(2.885 * 9 * PACKET / BASE, rel=0.002)
-    assert flow[MODE] == STARTUP
+    assert flow.sender.mode == STARTUP
     (rate,) = rounds(flow, 1, BASE, 9)
-    assert flow[MODE] == DRAIN
+    assert flow.sender.mode == DRAIN
     assert rate / ONE == pytest.approx(9 * PACKET / BASE / 2.885, rel=0.002)
 
 

@@ -8,10 +8,7 @@ from fractions import Fraction
 import pytest
 from transport_bench import GBPS, MS, US
 
-from gradwire.jit.layout import R_DONE, S_DONE, S_TIMER
 from gradwire.protocols.transports.base import ONE as WHOLE
-from gradwire.protocols.transports.common.lost_packets import LOST
-from gradwire.protocols.transports.common.window import ALPHA, CWND, FLIGHT, NXT, SRTT, SSTHRESH
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness, Word
@@ -30,13 +27,13 @@ def test_mark_halves_once_per_window():
     flow = sender(ecn=True)
     flow.pull()
     flow.ack(0, 1, echo=1)
-    assert flow[CWND] == flow[SSTHRESH] == 5 * ONE
+    assert flow.sender.cwnd == flow.sender.ssthresh == 5 * ONE
     for sequence in range(1, 10):
         flow.ack(sequence, sequence + 1, echo=1)
         flow.pull()
-    assert flow[CWND] == 5 * ONE  # the window of the first mark: 0 to 9
+    assert flow.sender.cwnd == 5 * ONE  # the window of the first mark: 0 to 9
     flow.ack(10, 11, echo=1)
-    assert flow[CWND] == 5 * ONE >> 1
+    assert flow.sender.cwnd == 5 * ONE >> 1
 
 
 def test_loss_and_mark_in_one_window_count_once():
@@ -45,13 +42,13 @@ def test_loss_and_mark_in_one_window_count_once():
     for sequence in (1, 2, 3):
         flow.ack(sequence, 0)
     flow.ack(4, 0, echo=1)
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     marked = sender(ecn=True)
     marked.pull()
     marked.ack(0, 1, echo=1)
     for sequence in (2, 3, 4):
         marked.ack(sequence, 1)
-    assert marked[CWND] == 5 * ONE
+    assert marked.sender.cwnd == 5 * ONE
     assert marked.pull() == [1]
 
 
@@ -61,15 +58,15 @@ def test_recovery_from_a_loss_in_a_window_that_was_reduced_holds_growth_to_its_o
     for sequence in range(7):
         flow.ack(sequence, sequence + 1, echo=int(sequence == 0))
         flow.pull()  # 5 allowed: 10 and 11 are new
-    assert flow[NXT] == 12
+    assert flow.sender.nxt == 12
     for sequence in (8, 9, 10):
         flow.ack(sequence, 7)
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     assert flow.pull()[0] == 7
     flow.ack(7, 11)
     flow.pull()
     flow.ack(11, 12)  # the window of the mark, 0 to 9, is long over, that of the loss ends here
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
 
 
 def test_mark_after_a_timeout_neither_opens_nor_freezes_the_window():
@@ -78,10 +75,10 @@ def test_mark_after_a_timeout_neither_opens_nor_freezes_the_window():
     flow.fire()
     flow.pull(now=2 * MS)
     flow.ack(0, 1, echo=1, now=3 * MS)
-    assert flow[CWND] == 2 * ONE
+    assert flow.sender.cwnd == 2 * ONE
     flow.pull(now=3 * MS)
     flow.ack(1, 2, now=3 * MS)
-    assert flow[CWND] == 3 * ONE
+    assert flow.sender.cwnd == 3 * ONE
 
 
 # --- DCTCP -----------------------------------------------------------------------------------------------------
@@ -98,10 +95,10 @@ def follow(patterns, g=Fraction(1, 16), window=10):
 def test_alpha_follows_the_share_of_marks():
     """The first window is the first packet alone, the next ones are the 10 packets that were out when it ended."""
     flow = sender(Dctcp)
-    assert flow[ALPHA] == WHOLE
+    assert flow.sender.alpha == WHOLE
     marked = {1, 2, 3, 14, 15, *range(21, 31)}
     ends = {0: (0, 1), 9: (3, 9)}
-    flow[SSTHRESH] = 2 * ONE
+    flow.sender.ssthresh = 2 * ONE
     flow.pull()
     seen, counts, window, end = [], [0, 0], [], 0
     for sequence in range(60):
@@ -110,8 +107,8 @@ def test_alpha_follows_the_share_of_marks():
         counts[1] += 1
         if sequence + 1 >= end:
             window.append(tuple(counts))
-            counts, end = [0, 0], flow[NXT]
-            seen.append(flow[ALPHA])
+            counts, end = [0, 0], flow.sender.nxt
+            seen.append(flow.sender.alpha)
         flow.pull()
     assert (window[0], window[1]) == (ends[0], ends[9])
     assert len(window) > 5
@@ -123,41 +120,41 @@ def test_alpha_follows_the_share_of_marks():
 
 def test_without_marks_alpha_goes_to_zero():
     flow = sender(Dctcp, 100_000)
-    flow[SSTHRESH] = 2 * ONE
+    flow.sender.ssthresh = 2 * ONE
     flow.pull()
     for sequence in range(20_000):
         flow.ack(sequence, sequence + 1)
         flow.pull()
-    assert flow[ALPHA] == 0
+    assert flow.sender.alpha == 0
 
 
 def test_first_mark_halves_because_alpha_starts_at_one():
     flow = sender(Dctcp)
     flow.pull()
     flow.ack(0, 1, echo=1)
-    assert flow[ALPHA] == WHOLE
-    assert flow[CWND] == flow[SSTHRESH] == 5 * ONE
+    assert flow.sender.alpha == WHOLE
+    assert flow.sender.cwnd == flow.sender.ssthresh == 5 * ONE
 
 
 def test_window_shrinks_by_half_of_alpha_once_per_window():
     flow = sender(Dctcp)
-    flow[SSTHRESH] = 10 * ONE
+    flow.sender.ssthresh = 10 * ONE
     flow.pull()
-    flow[ALPHA] = WHOLE // 4 * 16 // 15  # a quarter after the first window, which has no mark
+    flow.sender.alpha = WHOLE // 4 * 16 // 15  # a quarter after the first window, which has no mark
     flow.ack(0, 1)
     flow.pull()
-    assert abs(flow[ALPHA] - WHOLE // 4) <= 1
-    before = flow[CWND]
+    assert abs(flow.sender.alpha - WHOLE // 4) <= 1
+    before = flow.sender.cwnd
     flow.ack(1, 2, echo=1)
-    assert abs(flow[CWND] - before * 7 // 8) <= 4
-    assert flow[SSTHRESH] == flow[CWND]
-    out, after = flow[NXT], flow[CWND]
+    assert abs(flow.sender.cwnd - before * 7 // 8) <= 4
+    assert flow.sender.ssthresh == flow.sender.cwnd
+    out, after = flow.sender.nxt, flow.sender.cwnd
     for sequence in range(2, out):
         flow.ack(sequence, sequence + 1, echo=1)
         flow.pull()
-        assert flow[CWND] == after  # neither smaller nor larger
+        assert flow.sender.cwnd == after  # neither smaller nor larger
     flow.ack(out, out + 1, echo=1)
-    assert flow[CWND] < after
+    assert flow.sender.cwnd < after
 
 
 def test_window_never_falls_below_two_packets():
@@ -166,16 +163,16 @@ def test_window_never_falls_below_two_packets():
     for sequence in range(200):
         flow.ack(sequence, sequence + 1, echo=1)
         flow.pull()
-    assert flow[CWND] == 2 * ONE
+    assert flow.sender.cwnd == 2 * ONE
 
 
 def test_losses_are_treated_as_newreno_treats_them():
     flow = sender(Dctcp)
     flow.pull()
-    flow[ALPHA] = 0
+    flow.sender.alpha = 0
     for sequence in (1, 2, 3):
         flow.ack(sequence, 0)
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     assert flow.pull() == [0]
 
 
@@ -183,15 +180,15 @@ def test_losses_are_treated_as_newreno_treats_them():
 @pytest.mark.parametrize("owner", [TcpNewReno, Dctcp])
 def test_numbers_fit_64_bits_on_slow_and_fast_links(owner, rate):
     flow = sender(owner, 1 << 18, rate=rate, word=Word, base_rtt=100 * MS if rate == 10**7 else US)
-    flow[SSTHRESH] = flow[CWND] = (1 << 21) * ONE
-    flow[NXT] = flow[FLIGHT] = 1 << 14
+    flow.sender.ssthresh = flow.sender.cwnd = (1 << 21) * ONE
+    flow.sender.nxt = flow.sender.in_flight = 1 << 14
     for sequence in range(100):
         flow.ack(sequence, sequence + 1, echo=sequence % 7 == 0, now=sequence * 10**12)
         flow.pull(sequence * 10**12, most=2)
-    assert flow[CWND] > 0
-    assert flow[SRTT] >= 0
+    assert flow.sender.cwnd > 0
+    assert flow.sender.srtt >= 0
     flow.fire()
-    assert flow[LOST] == flow[NXT] - 100
+    assert flow.sender.lost_packets == flow.sender.nxt - 100
 
 
 # --- everything together --------------------------------------------------------------------------------------
@@ -208,16 +205,16 @@ def test_counts_agree_with_the_scoreboard_whatever_happens(owner, loss, seed):
     for _ in range(100_000):
         for sequence in flow.pull(now):
             bag.append(("data", sequence, 0))
-        acked, lost, sent = set(flow.bits(0)), set(flow.bits(1)), flow[NXT]
+        acked, lost, sent = set(flow.packets_in("acknowledged")), set(flow.packets_in("lost")), flow.sender.nxt
         out = [i for i in range(sent) if i not in acked and i not in lost]
-        assert flow[FLIGHT] == len(out)
+        assert flow.sender.in_flight == len(out)
         waiting = [i for i in lost if i not in acked]
-        assert flow[LOST] == len(waiting)
-        assert flow[CWND] >= ONE
-        assert flow[S_TIMER] > 0
+        assert flow.sender.lost_packets == len(waiting)
+        assert flow.sender.cwnd >= ONE
+        assert flow.sender.timer > 0
         now += rng.randrange(1, US)
-        if not bag or flow[S_TIMER] <= now:
-            now = max(now, flow[S_TIMER])
+        if not bag or flow.sender.timer <= now:
+            now = max(now, flow.sender.timer)
             flow.fire()
             continue
         kind, sequence, argument = bag.pop(min(len(bag) - 1, int(rng.expovariate(0.5))))
@@ -228,7 +225,7 @@ def test_counts_agree_with_the_scoreboard_whatever_happens(owner, loss, seed):
             bag.append((reply.echo, sequence, reply.argument))
         else:
             flow.ack(sequence, argument, echo=kind, now=now)
-            if flow[S_DONE]:
+            if flow.sender.is_done:
                 break
-    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
-    assert flow[S_TIMER] == 0
+    assert flow.sender.is_done == flow.receiver.is_done == 1
+    assert flow.sender.timer == 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from transport_bench import MS, US
 
-from gradwire.jit.layout import A_PRIORITY, ACK, NACK, PULL, R_DONE, R_PULLED, R_PULLS, S_DATA, S_DONE, S_TIMER
+from gradwire.jit.records.constants import A_PRIORITY, ACK, NACK, PULL
 from gradwire.protocols.transports.ndp import Ndp
 from gradwire.testing import FlowHarness
 
@@ -24,16 +24,16 @@ class Ndps(FlowHarness):
         """A packet, or its header, reaches the receiver. Returns the kind of the answer and whether a pull was asked
         for."""
         said = self.header(sequence, now) if cut else self.data(sequence, now=now)
-        self.M[self.r + R_PULLS] += said.pulls
+        self.receiver.queued_pulls += said.pulls
         return said.kind, said.pulls
 
     def pulled(self, lose=False, now=0):
         """The host sends the next pull."""
-        assert self.at_receiver(R_PULLS) > 0
-        self.M[self.r + R_PULLS] -= 1
-        self.M[self.r + R_PULLED] += 1
+        assert self.receiver.queued_pulls > 0
+        self.receiver.queued_pulls -= 1
+        self.receiver.pulls_sent += 1
         if not lose:
-            self.control(PULL, 0, self.at_receiver(R_PULLED), now=now)
+            self.control(PULL, 0, self.receiver.pulls_sent, now=now)
 
 
 def test_the_first_window_is_a_round_trip_and_a_packet():
@@ -115,13 +115,13 @@ def test_no_more_pulls_than_packets_to_be_sent(cut):
         kind, asked = flow.arrives(sequence, cut=sequence in again)
         assert (kind == NACK) == (sequence in again)
         again.discard(sequence)
-        flow.control(kind, sequence, flow.at_receiver(R_PULLED))
+        flow.control(kind, sequence, flow.receiver.pulls_sent)
         pulls += asked
-        if flow.at_receiver(R_PULLS):
+        if flow.receiver.queued_pulls:
             flow.pulled()
         under_way += flow.pull()
     assert pulls == 6 + cut
-    assert (flow[S_DONE], flow[S_TIMER]) == (1, 0)
+    assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
 def test_pulls_are_dropped_when_the_message_is_complete():
@@ -129,11 +129,11 @@ def test_pulls_are_dropped_when_the_message_is_complete():
     flow.pull()
     for sequence in range(4):
         flow.arrives(sequence)
-    assert flow.at_receiver(R_PULLS) == 2
+    assert flow.receiver.queued_pulls == 2
     flow.arrives(4)
-    assert flow.at_receiver(R_DONE) == 0
+    assert flow.receiver.is_done == 0
     assert flow.arrives(5) == (ACK, 0)
-    assert (flow.at_receiver(R_DONE), flow.at_receiver(R_PULLS)) == (1, 0)
+    assert (flow.receiver.is_done, flow.receiver.queued_pulls) == (1, 0)
 
 
 def test_what_is_there_already_is_acknowledged_and_nothing_asked_for():
@@ -150,7 +150,7 @@ def test_time_counts_per_packet():
     """Packet 1 is not heard of for 1 ms; packet 4, sent later, has time until 1.5 ms. No pull is needed."""
     flow = Ndps(20)
     assert flow.pull(0) == [0, 1, 2, 3]
-    assert flow[S_TIMER] == MS
+    assert flow.sender.timer == MS
     flow.arrives(0)
     for sequence in (0, 2, 3):
         flow.ack(sequence, 0, now=10 * US)
@@ -158,7 +158,7 @@ def test_time_counts_per_packet():
     assert flow.pull(MS // 2) == [4]
     assert flow.fire() == MS
     assert flow.pull(MS) == [1]
-    assert flow[S_TIMER] == MS + MS // 2
+    assert flow.sender.timer == MS + MS // 2
 
 
 def test_time_outs_in_a_row_take_twice_as_long_each():
@@ -195,6 +195,6 @@ def test_where_pulls_do_not_come_one_packet_asks_for_them():
 def test_data_goes_below_what_controls_it(asked, below):
     for below_control in (True, False):
         flow = Ndps(2, below_control=below_control)
-        flow[S_DATA] = asked << A_PRIORITY
-        flow.run["start"](flow.M, flow.k, flow.f, 0)
-        assert flow[S_DATA] >> A_PRIORITY & 7 == (below if below_control else asked)
+        flow.sender.data_header = asked << A_PRIORITY
+        flow.run["start"](flow.memory, flow.k, flow.f, 0)
+        assert flow.sender.data_header >> A_PRIORITY & 7 == (below if below_control else asked)

@@ -10,17 +10,9 @@ import random
 import pytest
 from transport_bench import GBPS, MS, US
 
-from gradwire.jit.layout import ACK, BLOCKED, NACK, S_DONE, S_TIMER
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, NXT, SHIFT
+from gradwire.jit.records.constants import ACK, BLOCKED, NACK
+from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.ultra_ethernet.nscc import Nscc
-from gradwire.protocols.transports.ultra_ethernet.nscc_window import (
-    APPLIED_AT,
-    AVERAGE,
-    AVERAGED_AT,
-    BASE,
-    LOWERED_AT,
-    TO_IGNORE,
-)
 from gradwire.testing import FlowHarness, Word
 
 TRIP = 12 * US
@@ -35,11 +27,11 @@ class Flow(FlowHarness):
         super().__init__(Nscc, packets, base_rtt=TRIP, **{"eta": 0.0} | fields)
         self.out, self.sent = [], 0
         if window is not None:
-            self[CWND] = window << SHIFT
+            self.sender.cwnd = window << SHIFT
 
     @property
     def window(self):
-        return self[CWND] / (1 << SHIFT)
+        return self.sender.cwnd / (1 << SHIFT)
 
     def send(self, now):
         """Send what the window allows at `now`."""
@@ -53,8 +45,7 @@ class Flow(FlowHarness):
 
     def settled(self, now):
         """As if everything had last been adjusted, lowered and averaged at `now`."""
-        for word in (APPLIED_AT, LOWERED_AT, AVERAGED_AT):
-            self[word] = now
+        self.sender.applied_at = self.sender.reduced_at = self.sender.averaged_at = now
 
 
 def begun(window, delay, **fields):
@@ -101,7 +92,7 @@ def test_a_small_window_grows_by_more_of_itself():
 @pytest.mark.parametrize("delay", [0, 2 * US, TARGET - 1000])
 def test_marks_without_delay_change_nothing(delay):
     flow = begun(20, delay)
-    flow[AVERAGE], flow[LOWERED_AT] = 50 * US, 0
+    flow.sender.average_delay, flow.sender.reduced_at = 50 * US, 0
     flow.answers(20, delay, marked=True)
     assert flow.window == 20
 
@@ -109,12 +100,12 @@ def test_marks_without_delay_change_nothing(delay):
 def test_multiplicative_decrease_goes_by_the_average_and_once_per_round_trip():
     """Average 18 us: 0.8 * (18 - 9) / 18 = 0.4 off."""
     flow = begun(20, 18 * US)
-    flow[LOWERED_AT], flow[AVERAGE] = 0, 18 * US
+    flow.sender.reduced_at, flow.sender.average_delay = 0, 18 * US
     flow.answers(1, 18 * US, marked=True)
     assert flow.window == pytest.approx(12, abs=0.001)
     flow.answers(10, 18 * US, marked=True)
     assert flow.window == pytest.approx(12, abs=0.001)
-    flow[LOWERED_AT] = 18 * US - 1
+    flow.sender.reduced_at = 18 * US - 1
     flow.answers(1, 18 * US, marked=True)
     assert flow.window == pytest.approx(12 * 0.6, abs=0.001)
 
@@ -122,25 +113,25 @@ def test_multiplicative_decrease_goes_by_the_average_and_once_per_round_trip():
 def test_a_decrease_leaves_at_least_half():
     """0.8 * (90 - 9) / 90 would be 0.72."""
     flow = begun(20, 90 * US)
-    flow[LOWERED_AT], flow[AVERAGE] = 0, 90 * US
+    flow.sender.reduced_at, flow.sender.average_delay = 0, 90 * US
     flow.answers(1, 90 * US, marked=True)
     assert flow.window == pytest.approx(10, abs=0.001)
 
 
 def test_the_average_weighs_samples_by_time():
     flow = begun(20, 18 * US)
-    flow[AVERAGED_AT] = TRIP + 18 * US - TRIP // 4
+    flow.sender.averaged_at = TRIP + 18 * US - TRIP // 4
     flow.answers(1, 18 * US)
-    assert flow[AVERAGE] == pytest.approx(18 * US / 4, rel=0.001)
+    assert flow.sender.average_delay == pytest.approx(18 * US / 4, rel=0.001)
     flow.answers(5, 18 * US)
-    assert flow[AVERAGE] == pytest.approx(18 * US / 4, rel=0.001)
+    assert flow.sender.average_delay == pytest.approx(18 * US / 4, rel=0.001)
 
 
 def test_eta_is_added_once_per_round_trip():
     flow = begun(20, TARGET - 1000, eta=0.15)
     flow.answers(18, TARGET - 1000, marked=True)
     assert flow.window == 20
-    flow[APPLIED_AT] -= TRIP
+    flow.sender.applied_at -= TRIP
     flow.answers(2, TARGET - 1000, marked=True)
     assert flow.window == pytest.approx(20.15, abs=0.001)
 
@@ -200,12 +191,12 @@ def test_it_never_passes_the_largest_window():
 def test_a_shorter_round_trip_is_the_base_from_then_on():
     flow = begun(20, 0)
     flow.ack(flow.out.pop(0), 0, now=TRIP // 2)
-    assert flow[BASE] == TRIP // 2
+    assert flow.sender.base_rtt == TRIP // 2
     for _ in range(8):
         flow.send(flow.sent + TRIP)
         flow.ack(flow.out.pop(0), 0, now=flow.sent + TRIP // 2)
-    flow[CWND] = 50 << SHIFT
-    flow[APPLIED_AT] = 0
+    flow.sender.cwnd = 50 << SHIFT
+    flow.sender.applied_at = 0
     flow.ack(flow.out.pop(0), 0, now=flow.sent + TRIP)
     assert flow.window == pytest.approx(LARGEST / 2, abs=0.01)
 
@@ -225,7 +216,7 @@ def test_a_header_costs_its_packet_and_the_packet_goes_first_again():
     flow.send(0)
     flow.control(NACK, 7, 0, now=TRIP)
     flow.control(NACK, 4, 0, now=TRIP)
-    assert (flow.window, flow[FLIGHT]) == (18, 18)
+    assert (flow.window, flow.sender.in_flight) == (18, 18)
     assert flow.pull(TRIP) == []
     flow.answers(1)
     assert flow.pull(TRIP) == [4]
@@ -238,7 +229,7 @@ def test_a_packet_can_be_cut_again():
     flow.send(0)
     flow.control(NACK, 3, 0, now=TRIP)
     flow.control(NACK, 3, 0, now=TRIP)
-    assert (flow.window, flow[FLIGHT]) == (19, 19)
+    assert (flow.window, flow.sender.in_flight) == (19, 19)
     flow.answers(1)
     assert flow.pull(TRIP) == [3]
     flow.control(NACK, 3, 0, now=2 * TRIP)
@@ -290,8 +281,8 @@ def test_marks_of_what_was_out_there_are_ignored_after_it():
     """54 sent, 1 + 3 came, 1 was cut: 49 are out there. Marks do not count until they are answered, and ten
     packets out of order are no loss yet."""
     flow, _, end = congested(3)
-    assert flow[TO_IGNORE] == flow[FLIGHT] == 49
-    flow[AVERAGE], flow[LOWERED_AT] = 50 * US, 0
+    assert flow.sender.to_ignore == flow.sender.in_flight == 49
+    flow.sender.average_delay, flow.sender.reduced_at = 50 * US, 0
     flow.ack(flow.out.pop(10), 0, echo=1, now=end)
     for number in range(47):
         flow.ack(flow.out.pop(0), 0, echo=1, now=end + number)
@@ -337,9 +328,9 @@ def test_a_time_out_costs_the_window_what_was_out_there():
     flow = Flow(20)
     flow.pull(0, most=12)
     assert flow.fire() == 100 * US
-    assert (flow.window, flow[FLIGHT]) == (8, 0)
+    assert (flow.window, flow.sender.in_flight) == (8, 0)
     assert flow.pull(100 * US) == list(range(8))
-    assert flow[S_TIMER] == 300 * US
+    assert flow.sender.timer == 300 * US
 
 
 def test_nothing_overflows_whatever_comes():
@@ -351,7 +342,7 @@ def test_nothing_overflows_whatever_comes():
             fi=1000.0, eta=1000.0, fi_scale=1000.0,
         )  # fmt: skip
         now, out = 1, []
-        while not flow[S_DONE]:
+        while not flow.sender.is_done:
             out += flow.pull(now, most=40)
             now += dice.choice((1000, US, MS))
             if out and dice.random() < 0.7:
@@ -361,8 +352,8 @@ def test_nothing_overflows_whatever_comes():
                 else:
                     said = flow.data(sequence)
                     flow.control(ACK, sequence, said.argument, dice.randrange(2), now=now)
-            elif flow[S_TIMER]:
+            elif flow.sender.timer:
                 now = max(now, flow.fire())
-            assert flow[CWND] >= 1 << SHIFT
-        assert flow[NXT] == 300
-        assert flow.run["pull"](flow.M, flow.k, flow.f, Word(now)) == BLOCKED
+            assert flow.sender.cwnd >= 1 << SHIFT
+        assert flow.sender.nxt == 300
+        assert flow.run["pull"](flow.memory, flow.k, flow.f, Word(now)) == BLOCKED

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from transport_bench import US
 
-from gradwire.jit.layout import BITMAP, PULL_PROBE, R_DONE, S_DONE, S_RIDER, S_TIMER
-from gradwire.protocols.transports.common.window import CWND, SHIFT
-from gradwire.protocols.transports.pfabric import PROBES, PFabric
+from gradwire.jit.records.constants import BITMAP, PULL_PROBE
+from gradwire.protocols.transports.common.window import SHIFT
+from gradwire.protocols.transports.pfabric import PFabric
 from gradwire.testing import FlowHarness
 
 BASE = 10 * US
@@ -20,7 +20,7 @@ def flow_of(packets, **fields):
 
 
 def window(flow):
-    return flow[CWND] >> SHIFT
+    return flow.sender.cwnd >> SHIFT
 
 
 def test_the_window_is_a_round_trip_and_stays():
@@ -34,14 +34,14 @@ def test_the_window_is_a_round_trip_and_stays():
 
 def test_what_is_left_is_what_has_not_been_acknowledged():
     flow = flow_of(100)
-    assert flow[S_RIDER] == 100
+    assert flow.sender.piggyback == 100
     flow.pull()
-    assert flow[S_RIDER] == 100
+    assert flow.sender.piggyback == 100
     for left, sequence in ((99, 5), (98, 7), (98, 7)):
         flow.ack(sequence, 0, now=BASE)
-        assert flow[S_RIDER] == left
+        assert flow.sender.piggyback == left
     flow.ack(0, 6, now=BASE)
-    assert flow[S_RIDER] == 93
+    assert flow.sender.piggyback == 93
 
 
 def test_losses_are_found_by_the_time_out_alone_and_all_out_there_goes_again():
@@ -96,8 +96,8 @@ def test_after_five_time_outs_in_a_row_it_only_probes():
     flow, now = chronic()
     for number in range(1, 4):
         assert flow.pull(now) == [PULL_PROBE]
-        assert flow[PROBES] == number
-        assert flow[S_TIMER] == now + RTO
+        assert flow.sender.probes_sent == number
+        assert flow.sender.timer == now + RTO
         now = flow.fire()
 
 
@@ -119,8 +119,8 @@ def test_the_answer_to_a_probe_starts_it_again():
     assert (said.kind, said.argument) == (BITMAP, 3)
     now += 2 * BASE
     flow.control(said.kind, 0, said.argument, now=now)
-    assert flow[S_RIDER] == 47
-    assert flow[S_TIMER] == now + RTO
+    assert flow.sender.piggyback == 47
+    assert flow.sender.timer == now + RTO
     assert flow.pull(now) == [3, 4, 5, 6]  # three packets acknowledged: slow start
 
 
@@ -129,8 +129,8 @@ def test_the_answer_that_nothing_has_come_starts_it_with_one_packet():
     flow.pull(now)
     flow.control(BITMAP, 0, 0, now=now + BASE)
     assert flow.pull(now + BASE) == [0]
-    assert flow[S_TIMER] == now + BASE + RTO
-    assert flow[S_RIDER] == 50
+    assert flow.sender.timer == now + BASE + RTO
+    assert flow.sender.piggyback == 50
 
 
 def test_the_answer_to_a_probe_may_be_that_all_is_there():
@@ -138,7 +138,7 @@ def test_the_answer_to_a_probe_may_be_that_all_is_there():
     flow.pull(now)
     for sequence in range(31):
         flow.data(sequence)
-    assert flow.at_receiver(R_DONE) == 1
+    assert flow.receiver.is_done == 1
     said = flow.probe(0)
     flow.control(said.kind, 0, said.argument, now=now + BASE)
-    assert (flow[S_DONE], flow[S_RIDER], flow[S_TIMER]) == (1, 0, 0)
+    assert (flow.sender.is_done, flow.sender.piggyback, flow.sender.timer) == (1, 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, US, Flow, play, star_of
 
-from gradwire.jit.layout import A_PRIORITY, S_DATA, S_GAP, S_LINE, S_SENT
+from gradwire.jit.records.constants import A_PRIORITY
 from gradwire.protocols.transports.tcp.pias import Pias
 from gradwire.protocols.transports.tcp.pias import Pias as Table
 from gradwire.scenarios.errors import ScenarioError
@@ -21,8 +21,8 @@ def send(flow, count):
     priorities = []
     for _ in range(count):
         assert len(flow.pull(most=1)) == 1
-        priorities.append(flow[S_DATA] >> A_PRIORITY & 7)
-        flow[S_SENT] += 1  # as the host does
+        priorities.append(flow.sender.data_header >> A_PRIORITY & 7)
+        flow.sender.sent += 1  # as the host does
     return priorities
 
 
@@ -44,7 +44,7 @@ def test_thresholds_closer_than_a_packet_are_passed_together():
 
 def test_it_begins_where_the_message_was_put_and_ends_at_seven():
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(KB, 2 * KB, 3 * KB))
-    flow[S_DATA] = 5 << A_PRIORITY
+    flow.sender.data_header = 5 << A_PRIORITY
     assert send(flow, 5) == [5, 6, 7, 7, 7]
 
 
@@ -62,9 +62,9 @@ def test_only_the_packet_that_sinks_leaves_a_gap():
     gaps = []
     for _ in range(4):
         send(flow, 1)
-        gaps.append(flow[S_GAP])
+        gaps.append(flow.sender.gap)
     assert gaps[0] == gaps[1] == gaps[3] == 0
-    assert 0 < gaps[2] - flow[S_LINE] < 1 << 16
+    assert 0 < gaps[2] - flow.sender.ps_per_byte < 1 << 16
 
 
 def test_in_the_host_a_long_flow_makes_room_for_a_short_one():

@@ -9,9 +9,7 @@ from itertools import pairwise
 import pytest
 from transport_bench import MS, US
 
-from gradwire.jit.layout import S_DONE, S_SENT, S_TIMER
-from gradwire.protocols.transports.common.lost_packets import LOST
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, SHIFT, SSTHRESH, STATE
+from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
@@ -29,7 +27,7 @@ def sender(packets: int, owner=TcpNewReno, **settings) -> FlowHarness:
 def send(flow: FlowHarness, now: int = 0) -> list[int]:
     """What the sender wants to send now, counted as a host does."""
     out = flow.pull(now)
-    flow[S_SENT] += len(out)
+    flow.sender.sent += len(out)
     return out
 
 
@@ -52,12 +50,12 @@ def test_the_last_packet_is_sent_again_to_be_on_the_safe_side(owner):
     """Of ten packets, 5 and 9 are lost. 6, 7 and 8 say that 5 is; there is room and nothing new, so 9 goes, too."""
     flow = sender(10, owner)
     assert without({5, 9}, flow, 9)[-1] == [5, 9]
-    assert flow[FLIGHT] == 2
+    assert flow.sender.in_flight == 2
     assert send(flow) == []
     flow.ack(5, 9)
     assert send(flow) == []
     flow.ack(9, 10)
-    assert (flow[S_DONE], flow[FLIGHT], flow[S_TIMER]) == (1, 0, 0)
+    assert (flow.sender.is_done, flow.sender.in_flight, flow.sender.timer) == (1, 0, 0)
 
 
 def test_what_is_below_the_highest_is_sent_again_though_less_than_three_are_above():
@@ -68,9 +66,9 @@ def test_what_is_below_the_highest_is_sent_again_though_less_than_three_are_abov
     assert send(flow) == []
     flow.ack(9, 8)
     assert send(flow) == [8]
-    assert flow[LOST] == 0
+    assert flow.sender.lost_packets == 0
     flow.ack(8, 10)
-    assert flow[S_DONE] == 1
+    assert flow.sender.is_done == 1
 
 
 def test_once_per_recovery():
@@ -78,7 +76,7 @@ def test_once_per_recovery():
     flow = sender(10)
     assert without({3, 9}, flow, 9) == [[], [], [], [], [], [3, 9], [], []]
     flow.ack(3, 9)
-    assert send(flow) == [] and flow[S_TIMER] > 0
+    assert send(flow) == [] and flow.sender.timer > 0
 
 
 def test_a_packet_that_has_just_been_sent_again_is_not_sent_twice():
@@ -98,7 +96,7 @@ def test_not_after_a_time_out():
     flow = sender(10)
     send(flow)
     flow.fire()
-    assert send(flow) == [0] and flow[STATE] > 0
+    assert send(flow) == [0] and flow.sender.loss_state > 0
     flow.ack(0, 1)
     assert send(flow) == [1, 2]
 
@@ -131,11 +129,11 @@ def test_one_loss_in_twenty():
     assert sent[2:17] == [b - a for a, b in pairwise(allowed)]
     assert sent[2:17] == [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0]
     assert sent[17:] == [0, 1, 1, 1]
-    assert flow[SSTHRESH] >> SHIFT == 10
+    assert flow.sender.ssthresh >> SHIFT == 10
     assert [len(each) for each in without({0}, halting, 22)] == [1, 1, 1] + [0] * 9 + [1] * 9
     flow.ack(0, 22)
-    assert flow[CWND] >> SHIFT == 10
-    assert flow[FLIGHT] == 9 and len(send(flow)) == 1  # 22, the lost one again, and 9 more have been sent
+    assert flow.sender.cwnd >> SHIFT == 10
+    assert flow.sender.in_flight == 9 and len(send(flow)) == 1  # 22, the lost one again, and 9 more have been sent
 
 
 def test_many_losses_do_not_make_a_burst():
@@ -153,11 +151,11 @@ def test_a_time_out_ends_it():
     for each in (flow, halting):
         without({0}, each, 8)
         each.fire()
-    assert flow[SSTHRESH] == halting[SSTHRESH] == 5 << SHIFT
-    assert flow[CWND] == 1 << SHIFT
+    assert flow.sender.ssthresh == halting.sender.ssthresh == 5 << SHIFT
+    assert flow.sender.cwnd == 1 << SHIFT
     send(flow)
     flow.ack(0, 8)
-    assert flow[CWND] == 2 << SHIFT
+    assert flow.sender.cwnd == 2 << SHIFT
 
 
 @pytest.mark.parametrize(("owner", "left"), [(Cubic, 14), (Dctcp, 10)])

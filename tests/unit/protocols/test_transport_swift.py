@@ -9,10 +9,8 @@ import math
 import pytest
 from transport_bench import GBPS, US, Flow, incast, play, star_of
 
-from gradwire.jit.layout import S_GAP
 from gradwire.protocols.transports import swift
-from gradwire.protocols.transports.common.window import CWND, FLIGHT, SRTT
-from gradwire.protocols.transports.swift import LOWERED_AT, SHARE, Swift, square_root
+from gradwire.protocols.transports.swift import Swift, square_root
 from gradwire.testing import FlowHarness, Word, transport
 from gradwire.testing.oracle.uncompiled import uncompiled
 
@@ -25,7 +23,7 @@ def flow_of(packets=1000, window=10, **settings):
     """A flow with a full window out, sent at time 0."""
     flow = FlowHarness(Swift, packets, base_rtt=BASE, initial_window=window, **settings)
     flow.pull()
-    assert flow[FLIGHT] == window
+    assert flow.sender.in_flight == window
     return flow
 
 
@@ -36,7 +34,7 @@ def scaling(window, least=0.1, most=100.0, spread=50 * US):
 
 
 def target_of(flow):
-    return uncompiled(swift.target_delay)(flow.M, flow.k, flow.f)
+    return uncompiled(swift.target_delay)(flow.parameters, flow.sender)
 
 
 @pytest.mark.parametrize("x", [0, 1, 2, 3, 4, 99, 100, 2**40 - 1, 2**40, 2**60 - 1])
@@ -50,7 +48,7 @@ def test_square_root(x):
 @pytest.mark.parametrize("window", [0.01, 0.1, 0.5, 1, 7, 50, 99, 100, 1000])
 def test_small_windows_get_more_delay(window):
     flow = flow_of()
-    flow[SHARE] = int(window * ONE)
+    flow.sender.fractional_window = int(window * ONE)
     assert target_of(flow) == pytest.approx(BASE + TARGET + scaling(window), rel=0.005)
 
 
@@ -69,48 +67,48 @@ def test_topology_is_the_smallest_round_trip_but_not_more_than_the_longest_path(
 def test_below_the_target_the_window_grows_by_one_packet_per_window():
     flow = flow_of()
     flow.ack(0, 1, now=12 * US)
-    assert flow[SHARE] == 10 * ONE + ONE // 10
+    assert flow.sender.fractional_window == 10 * ONE + ONE // 10
     for sequence in range(1, 10):
         flow.ack(sequence, sequence + 1, now=12 * US)
-    assert 10 * ONE + 10 * ONE // 11 < flow[SHARE] < 11 * ONE
-    assert flow[CWND] == flow[SHARE]
+    assert 10 * ONE + 10 * ONE // 11 < flow.sender.fractional_window < 11 * ONE
+    assert flow.sender.cwnd == flow.sender.fractional_window
 
 
 def test_below_one_packet_it_grows_by_a_packet_per_packet():
     flow = flow_of(window=1, ai=0.25)
-    flow[SHARE] = ONE // 2
+    flow.sender.fractional_window = ONE // 2
     flow.ack(0, 1, now=12 * US)
-    assert flow[SHARE] == 3 * ONE // 4
-    assert flow[CWND] == ONE
+    assert flow.sender.fractional_window == 3 * ONE // 4
+    assert flow.sender.cwnd == ONE
 
 
 def test_above_the_target_it_falls_in_proportion():
     """A delay of 40 us, smallest 10 us, no flow scaling: (40 - 20) / 40 * 0.8 = 0.4."""
     flow = flow_of(fs_range=1)
     flow.ack(0, 1, now=10 * US)
-    window = flow[SHARE]
+    window = flow.sender.fractional_window
     flow.ack(1, 2, now=40 * US)
-    assert flow[SHARE] == pytest.approx(0.6 * window, rel=1e-4)
+    assert flow.sender.fractional_window == pytest.approx(0.6 * window, rel=1e-4)
 
 
 def test_it_falls_by_half_at_most():
     """A delay of 200 us: 0.9 * 0.8 = 0.72 is more than max_decrease."""
     flow = flow_of(fs_range=1)
     flow.ack(0, 1, now=200 * US)
-    assert flow[SHARE] == 5 * ONE
+    assert flow.sender.fractional_window == 5 * ONE
 
 
 def test_it_falls_once_per_round_trip():
     flow = flow_of(fs_range=1)
     flow.ack(0, 1, now=200 * US)
-    assert flow[SRTT] == 200 * US
+    assert flow.sender.srtt == 200 * US
     for sequence in range(1, 6):
         flow.ack(sequence, sequence + 1, now=200 * US + sequence)
-    assert flow[SHARE] == 5 * ONE
+    assert flow.sender.fractional_window == 5 * ONE
     flow.ack(6, 7, now=400 * US - 1)
-    assert flow[SHARE] == 5 * ONE
+    assert flow.sender.fractional_window == 5 * ONE
     flow.ack(7, 8, now=400 * US)
-    assert flow[SHARE] == 5 * ONE // 2
+    assert flow.sender.fractional_window == 5 * ONE // 2
 
 
 def test_a_loss_halves_it_and_the_lost_packet_goes_out_at_once():
@@ -118,11 +116,11 @@ def test_a_loss_halves_it_and_the_lost_packet_goes_out_at_once():
     for sequence in (1, 2, 3):
         flow.ack(sequence, 0, now=12 * US)
     grown = 10 * ONE + sum(ONE // 10 for _ in range(3))
-    assert flow[SHARE] == pytest.approx(grown / 2, rel=0.01)
+    assert flow.sender.fractional_window == pytest.approx(grown / 2, rel=0.01)
     assert flow.pull(12 * US) == [0]
-    again = flow[SHARE]
+    again = flow.sender.fractional_window
     flow.ack(4, 0, now=400 * US)  # far too late: but within this recovery and round trip only by its delay
-    assert flow[SHARE] < again
+    assert flow.sender.fractional_window < again
 
 
 def test_a_packet_that_was_sent_again_measures_nothing():
@@ -130,9 +128,9 @@ def test_a_packet_that_was_sent_again_measures_nothing():
     for sequence in (1, 2, 3):
         flow.ack(sequence, 0, now=12 * US)
     assert flow.pull(12 * US) == [0]
-    before = flow[SHARE]
+    before = flow.sender.fractional_window
     flow.ack(0, 4, now=1000 * US)
-    assert flow[SHARE] == before
+    assert flow.sender.fractional_window == before
 
 
 def test_the_fifth_time_out_in_a_row_leaves_the_smallest_window():
@@ -141,7 +139,7 @@ def test_the_fifth_time_out_in_a_row_leaves_the_smallest_window():
     for _ in range(5):
         now = flow.fire()
         flow.pull(now)
-        windows.append(flow[SHARE] / ONE)
+        windows.append(flow.sender.fractional_window / ONE)
     assert windows[0] == 5
     assert windows[4] == pytest.approx(0.01, abs=0.001)
 
@@ -149,21 +147,21 @@ def test_the_fifth_time_out_in_a_row_leaves_the_smallest_window():
 def test_the_window_stays_within_its_limits():
     flow = flow_of(max_window=10)
     flow.ack(0, 1, now=12 * US)
-    assert flow[SHARE] == 10 * ONE
+    assert flow.sender.fractional_window == 10 * ONE
 
 
 def test_below_one_packet_it_is_paced():
     """Window 1/4 and a delay of 40 us: a packet every 160 us."""
     flow = flow_of(window=1, fs_range=1)
-    flow[SHARE] = ONE // 2
+    flow.sender.fractional_window = ONE // 2
     flow.ack(0, 1, now=BASE + 190 * US)  # halves: the excess is 180 / 200
-    assert flow[SHARE] == ONE // 4
+    assert flow.sender.fractional_window == ONE // 4
     wire = 4096 + 66
-    assert flow[S_GAP] * wire / 65536 == pytest.approx(4 * 200 * US, rel=1e-6)
+    assert flow.sender.gap * wire / 65536 == pytest.approx(4 * 200 * US, rel=1e-6)
     assert flow.pull(now=BASE + 200 * US) == [1]  # one packet may always be out
-    flow[SHARE] = ONE
+    flow.sender.fractional_window = ONE
     flow.ack(1, 2, now=BASE + 212 * US)
-    assert flow[S_GAP] == 0
+    assert flow.sender.gap == 0
 
 
 def test_no_word_overflows():
@@ -171,10 +169,10 @@ def test_no_word_overflows():
     flow.pull()
     flow.ack(5, 0, now=10**13)
     flow.ack(6, 1 << 11, now=10**13 + 1)
-    flow[SHARE] = 700
-    flow[LOWERED_AT] = 0
+    flow.sender.fractional_window = 700
+    flow.sender.reduced_at = 0
     flow.ack(3000, 1 << 11, now=2 * 10**13)
-    assert 0 < flow[SHARE] <= 1 << 38
+    assert 0 < flow.sender.fractional_window <= 1 << 38
 
 
 # --- over the fabric --------------------------------------------------------------------------------------------------

@@ -8,10 +8,8 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, US, Flow, play, star_of
 
-from gradwire.jit.layout import S_GAP, S_LINE
 from gradwire.protocols.transports.base import ONE
-from gradwire.protocols.transports.common.window import RECOVER
-from gradwire.protocols.transports.roce.timely import CALM, LAST_RTT, RATE, SLOPE, Timely
+from gradwire.protocols.transports.roce.timely import Timely
 from gradwire.testing import FlowHarness, Word, transport
 
 BASE = 20 * US
@@ -26,12 +24,13 @@ class Clocked:
     def __init__(self, rate=ONE, packets=1000, word=int, **settings):
         settings = {"segment": 4096, "ewma": 1.0} | settings
         self.flow = FlowHarness(Timely, packets, base_rtt=BASE, word=word, **settings)
-        self.flow[RATE] = rate
+        self.flow.sender.rate = rate
         self.now = 0
         self.next = 0
 
-    def __getitem__(self, word):
-        return self.flow[word]
+    @property
+    def sender(self):
+        return self.flow.sender
 
     def round(self, rtt):
         """The next packet is acknowledged after `rtt`, its own serialisation not counted. Returns the rate."""
@@ -39,12 +38,12 @@ class Clocked:
         self.now += rtt + OWN
         self.flow.ack(self.next, self.next + 1, now=self.now)
         self.next += 1
-        return self.flow[RATE]
+        return self.flow.sender.rate
 
 
 def test_starts_at_line_rate():
     flow = Clocked()
-    assert (flow[RATE], flow[S_GAP]) == (ONE, flow[S_LINE])
+    assert (flow.sender.rate, flow.sender.gap) == (ONE, flow.sender.ps_per_byte)
     assert flow.flow.pull(most=500) == list(range(500))  # no window
 
 
@@ -52,7 +51,7 @@ def test_below_t_low_it_rises_whatever_the_gradient():
     flow = Clocked(rate=ONE // 2)
     assert flow.round(20 * US) == ONE // 2 + ADD
     assert flow.round(49 * US) == ONE // 2 + 2 * ADD
-    assert flow[S_GAP] == flow[S_LINE] * ONE // flow[RATE]
+    assert flow.sender.gap == flow.sender.ps_per_byte * ONE // flow.sender.rate
 
 
 def test_above_t_high_it_falls_by_the_excess():
@@ -65,7 +64,7 @@ def test_rising_round_trips_lower_it_by_the_gradient():
     """From 100 to 110 us: 10 us over a smallest round trip of 20 us is 0.5, so it falls by 0.4 of itself."""
     flow = Clocked(rate=ONE // 2)
     flow.round(100 * US)  # the first one has no gradient, which is not a rise
-    rate = flow[RATE]
+    rate = flow.sender.rate
     assert rate == ONE // 2 + ADD
     assert flow.round(110 * US) == pytest.approx(rate * (1 - 0.8 * 0.5), rel=1e-4)
 
@@ -74,7 +73,7 @@ def test_a_steep_gradient_counts_as_one_and_halves_at_most():
     """beta * 1 = 0.8 would leave a fifth; no step leaves less than half."""
     flow = Clocked(rate=ONE // 2)
     flow.round(100 * US)
-    rate = flow[RATE]
+    rate = flow.sender.rate
     assert flow.round(200 * US) == rate >> 1
 
 
@@ -83,9 +82,9 @@ def test_the_gradient_is_smoothed():
     flow = Clocked(rate=ONE // 2, ewma=0.875)
     flow.round(100 * US)
     flow.round(110 * US)
-    assert flow[SLOPE] == 10 * US * 7 // 8
+    assert flow.sender.rtt_slope == 10 * US * 7 // 8
     flow.round(110 * US)
-    assert flow[SLOPE] == pytest.approx(10 * US * 7 / 64, rel=1e-4)
+    assert flow.sender.rtt_slope == pytest.approx(10 * US * 7 / 64, rel=1e-4)
 
 
 def test_hyperactive_increase_from_the_fifth_calm_completion():
@@ -97,8 +96,8 @@ def test_hyperactive_increase_from_the_fifth_calm_completion():
         before = rate
     assert steps == [1, 1, 1, 1, 5, 5, 5]
     flow.round(101 * US)
-    assert flow[CALM] == 0
-    before = flow[RATE]
+    assert flow.sender.calm_completions == 0
+    before = flow.sender.rate
     assert flow.round(101 * US) == before + ADD
 
 
@@ -107,7 +106,7 @@ def test_a_segment_counts_once_with_its_last_packet():
     for rtt in (100, 300, 200):
         assert flow.round(rtt * US) == ONE // 2
     flow.round(120 * US)
-    assert (flow[LAST_RTT], flow[RATE]) == (120 * US, ONE // 2 + ADD)
+    assert (flow.sender.last_rtt, flow.sender.rate) == (120 * US, ONE // 2 + ADD)
 
 
 @pytest.mark.parametrize("floor", [10, 1000])
@@ -115,10 +114,10 @@ def test_it_stays_between_floor_and_line(floor):
     flow = Clocked(floor=floor)
     for _ in range(100):
         flow.round(20 * US)
-    assert flow[RATE] == ONE
+    assert flow.sender.rate == ONE
     for _ in range(100):
         flow.round(5000 * US)
-    assert flow[RATE] == ONE // floor
+    assert flow.sender.rate == ONE // floor
 
 
 def test_a_loss_halves_once_per_round_trip_and_is_repaired():
@@ -126,8 +125,8 @@ def test_a_loss_halves_once_per_round_trip_and_is_repaired():
     flow.pull(0, most=30)
     for sequence in (1, 2, 3, 5, 6, 7, 9):
         flow.ack(sequence, 0, now=30 * US)
-    assert flow[RATE] == pytest.approx(ONE / 2, abs=2 * ADD)
-    assert flow[RECOVER] == 30
+    assert flow.sender.rate == pytest.approx(ONE / 2, abs=2 * ADD)
+    assert flow.sender.recover == 30
     assert flow.pull(30 * US, most=2) == [0, 4]
 
 
@@ -135,17 +134,17 @@ def test_a_time_out_sends_everything_again_at_half_the_rate():
     flow = FlowHarness(Timely, 20, base_rtt=BASE)
     flow.pull(0)
     now = flow.fire()
-    assert flow[RATE] == ONE // 2
+    assert flow.sender.rate == ONE // 2
     assert flow.pull(now) == list(range(20))
     flow.ack(5, 0, now=now + 30 * US)
-    assert flow[LAST_RTT] == 0  # sent twice: measures nothing
+    assert flow.sender.last_rtt == 0  # sent twice: measures nothing
 
 
 def test_no_word_overflows():
     flow = Clocked(word=Word, packets=10)
     for rtt in (10**13, 1, 10**13):
         flow.round(rtt)
-    assert flow[RATE] >= ONE // 1000
+    assert flow.sender.rate >= ONE // 1000
 
 
 def test_it_falls_once_per_round_trip():
@@ -154,12 +153,12 @@ def test_it_falls_once_per_round_trip():
     flow.pull(0, most=10)
     for sequence in range(5):
         flow.ack(sequence, sequence + 1, now=1000 * US + OWN + sequence * US)
-    assert flow[RATE] == pytest.approx(0.6 * ONE, rel=1e-4)
+    assert flow.sender.rate == pytest.approx(0.6 * ONE, rel=1e-4)
     flow.pull(1000 * US, most=1)
     flow.ack(5, 6, now=1999 * US)  # sent before the rate fell
-    assert flow[RATE] == pytest.approx(0.6 * ONE, rel=1e-4)
+    assert flow.sender.rate == pytest.approx(0.6 * ONE, rel=1e-4)
     flow.ack(10, 6, now=2010 * US + OWN)  # sent after: beta (1 - 500 / 1010)
-    assert flow[RATE] == pytest.approx(0.6 * (1 - 0.8 * (1 - 500 / 1010)) * ONE, rel=1e-3)
+    assert flow.sender.rate == pytest.approx(0.6 * (1 - 0.8 * (1 - 500 / 1010)) * ONE, rel=1e-3)
 
 
 def test_two_flows_share_a_port_and_fill_it():

@@ -7,9 +7,6 @@ from __future__ import annotations
 import pytest
 from transport_bench import MS, US
 
-from gradwire.jit.layout import R_DONE, S_DONE, S_TIMER
-from gradwire.protocols.transports.common.lost_packets import LOST
-from gradwire.protocols.transports.common.window import BACKOFF, CWND, FLIGHT, NXT, RTTVAR, SRTT, SSTHRESH, TIMED, UNA
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness, Word
 
@@ -36,37 +33,37 @@ def test_slow_start_doubles_the_window_every_round_trip():
     flow = sender()
     assert flow.pull() == list(range(10))
     assert acknowledge(flow, 0, 9) == list(range(10, 30))
-    assert flow[CWND] == 20 * ONE
+    assert flow.sender.cwnd == 20 * ONE
     assert acknowledge(flow, 10, 29) == list(range(30, 70))
-    assert flow[CWND] == 40 * ONE
+    assert flow.sender.cwnd == 40 * ONE
 
 
 def test_congestion_avoidance_adds_one_packet_per_window():
     flow = sender()
-    flow[SSTHRESH] = 10 * ONE
+    flow.sender.ssthresh = 10 * ONE
     flow.pull()
     acknowledge(flow, 0, 0)
-    assert flow[CWND] == 10 * ONE + ONE // 10
+    assert flow.sender.cwnd == 10 * ONE + ONE // 10
     acknowledge(flow, 1, 9)
     # 10 steps of 1/w, w between 10 and 11
-    assert 10 * ONE + 10 * ONE // 11 < flow[CWND] < 11 * ONE
+    assert 10 * ONE + 10 * ONE // 11 < flow.sender.cwnd < 11 * ONE
     acknowledge(flow, 10, 19)
-    assert flow[FLIGHT] == flow[CWND] >> 16 == 11
+    assert flow.sender.in_flight == flow.sender.cwnd >> 16 == 11
 
 
 def test_window_that_limits_nothing_does_not_grow():
     flow = sender()
-    flow[SSTHRESH] = 10 * ONE
+    flow.sender.ssthresh = 10 * ONE
     flow.pull(most=9)
     flow.ack(0, 1)
-    assert flow[CWND] == 10 * ONE
+    assert flow.sender.cwnd == 10 * ONE
     slow = sender()
     slow.pull(most=4)
     slow.ack(0, 1)
-    assert slow[CWND] == 10 * ONE
+    assert slow.sender.cwnd == 10 * ONE
     slow.pull(most=2)  # 5 in flight: half of the window
     slow.ack(1, 2)
-    assert slow[CWND] == 11 * ONE
+    assert slow.sender.cwnd == 11 * ONE
 
 
 def test_acknowledgements_above_a_hole_do_not_open_the_window():
@@ -74,9 +71,9 @@ def test_acknowledgements_above_a_hole_do_not_open_the_window():
     flow = sender()
     flow.pull()
     flow.ack(1, 0)
-    assert (flow.pull(), flow[CWND]) == ([10], 10 * ONE)
+    assert (flow.pull(), flow.sender.cwnd) == ([10], 10 * ONE)
     flow.ack(2, 0)
-    assert (flow.pull(), flow[CWND]) == ([11], 10 * ONE)
+    assert (flow.pull(), flow.sender.cwnd) == ([11], 10 * ONE)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------
@@ -95,10 +92,10 @@ def recovering():
 
 def test_fast_retransmit_at_exactly_three_packets_above():
     flow = recovering()
-    assert (flow[CWND], flow[SSTHRESH]) == (5 * ONE, 5 * ONE)
+    assert (flow.sender.cwnd, flow.sender.ssthresh) == (5 * ONE, 5 * ONE)
     # 12 were sent, 3 acknowledged, 1 lost: 8 in flight, more than 5, and yet one goes out at once (RFC 6675, 4.3)
     assert flow.pull() == [0]
-    assert flow[FLIGHT] == 9
+    assert flow.sender.in_flight == 9
 
 
 def test_only_one_packet_goes_out_at_once_when_two_are_found_lost():
@@ -108,7 +105,7 @@ def test_only_one_packet_goes_out_at_once_when_two_are_found_lost():
         flow.ack(sequence, 0)
         flow.pull()
     flow.ack(4, 0)
-    assert flow[LOST] == 2
+    assert flow.sender.lost_packets == 2
     assert flow.pull() == [0]
 
 
@@ -119,7 +116,7 @@ def test_loss_found_while_recovering_waits_for_room():
     for sequence in (1, 2, 3, 4, 5, 7, 8, 9):
         flow.ack(sequence, 0)
         flow.pull()
-    assert (flow[LOST], flow[FLIGHT], flow[CWND]) == (1, 13, 10 * ONE)
+    assert (flow.sender.lost_packets, flow.sender.in_flight, flow.sender.cwnd) == (1, 13, 10 * ONE)
     for sequence in (10, 11, 12):
         flow.ack(sequence, 0)
         assert flow.pull() == []
@@ -144,12 +141,12 @@ def test_window_stays_while_recovering_and_grows_by_a_packet_per_window_after():
     for sequence in range(4, 12):
         flow.ack(sequence, 0)
         flow.pull()
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     flow.ack(0, 12)
-    assert (flow[UNA], flow[CWND]) == (12, 5 * ONE)  # out of recovery
+    assert (flow.sender.una, flow.sender.cwnd) == (12, 5 * ONE)  # out of recovery
     flow.pull()
     flow.ack(12, 13)
-    assert flow[CWND] == 5 * ONE + ONE // 5  # congestion avoidance
+    assert flow.sender.cwnd == 5 * ONE + ONE // 5  # congestion avoidance
 
 
 def test_two_losses_in_one_window_halve_it_once_and_partial_progress_stays_in_recovery():
@@ -158,22 +155,22 @@ def test_two_losses_in_one_window_halve_it_once_and_partial_progress_stays_in_re
     assert flow.pull() == [0]
     for sequence in (4, 6, 7, 8):  # 8 is the third above 5
         flow.ack(sequence, 0)
-    assert flow[CWND] == 5 * ONE
-    assert flow[LOST] == 1
+    assert flow.sender.cwnd == 5 * ONE
+    assert flow.sender.lost_packets == 1
     assert flow.pull() == [5]
     flow.ack(0, 5)  # partial: up to the second hole
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     flow.ack(9, 5)
     flow.ack(5, 10)  # all of the first ten, not yet 10 and 11
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     flow.pull()
     flow.ack(10, 11)
     flow.pull()
     flow.ack(11, 12)
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     flow.pull()
     flow.ack(12, 13)
-    assert flow[CWND] == 5 * ONE + ONE // 5
+    assert flow.sender.cwnd == 5 * ONE + ONE // 5
 
 
 def test_loss_in_a_later_window_halves_again():
@@ -183,19 +180,19 @@ def test_loss_in_a_later_window_halves_again():
         flow.ack(sequence, 0)
         flow.pull()
     flow.ack(0, 12)
-    flow[CWND] = 8 * ONE
+    flow.sender.cwnd = 8 * ONE
     assert flow.pull() == [16, 17, 18, 19]
     for sequence in (13, 14, 15):
         flow.ack(sequence, 12)
-    assert flow[CWND] == 4 * ONE
+    assert flow.sender.cwnd == 4 * ONE
     assert flow.pull()[0] == 12
 
 
 def test_late_packet_that_had_been_given_up_is_not_sent_again():
     flow = recovering()
     flow.ack(0, 4)  # it was only late
-    assert flow[LOST] == 0
-    assert flow[FLIGHT] == 8
+    assert flow.sender.lost_packets == 0
+    assert flow.sender.in_flight == 8
     assert 0 not in flow.pull()
 
 
@@ -206,16 +203,21 @@ def test_timeout_restarts_with_one_packet_and_slow_start_to_half_the_flight():
     flow = sender()
     assert flow.pull(now=0) == list(range(10))
     assert flow.fire() == 2 * MS
-    assert (flow[CWND], flow[SSTHRESH], flow[FLIGHT], flow[LOST]) == (ONE, 5 * ONE, 0, 10)
+    assert (flow.sender.cwnd, flow.sender.ssthresh, flow.sender.in_flight, flow.sender.lost_packets) == (
+        ONE,
+        5 * ONE,
+        0,
+        10,
+    )
     now = 2 * MS
     assert flow.pull(now) == [0]
     flow.ack(0, 1, now=now)
     assert flow.pull(now) == [1, 2]  # doubles although the lost window is not acknowledged yet
     assert acknowledge(flow, 1, 2, now) == [3, 4, 5, 6]
     assert acknowledge(flow, 3, 3, now) == [7, 8]
-    assert flow[CWND] == 5 * ONE
+    assert flow.sender.cwnd == 5 * ONE
     flow.ack(4, 5, now=now)
-    assert flow[CWND] == 5 * ONE + ONE // 5  # the threshold
+    assert flow.sender.cwnd == 5 * ONE + ONE // 5  # the threshold
 
 
 def test_packets_that_have_been_acknowledged_are_not_sent_again_after_a_timeout():
@@ -224,7 +226,7 @@ def test_packets_that_have_been_acknowledged_are_not_sent_again_after_a_timeout(
     flow.ack(4, 0)
     flow.ack(7, 0)
     flow.fire()
-    flow[CWND] = 20 * ONE
+    flow.sender.cwnd = 20 * ONE
     assert flow.pull()[:8] == [0, 1, 2, 3, 5, 6, 8, 9]
 
 
@@ -234,7 +236,7 @@ def test_backoff_doubles_up_to_the_maximum_and_the_threshold_is_set_once():
     times = []
     for _ in range(5):
         times.append(flow.fire())
-        assert flow[SSTHRESH] == 5 * ONE  # RFC 5681: held constant when the same packet times out again
+        assert flow.sender.ssthresh == 5 * ONE  # RFC 5681: held constant when the same packet times out again
         flow.pull(now=times[-1])
     assert times == [2 * MS, 6 * MS, 14 * MS, 24 * MS, 34 * MS]
 
@@ -246,9 +248,9 @@ def test_another_packet_that_times_out_sets_the_threshold_anew():
     flow.pull(now=2 * MS)
     flow.ack(0, 1, now=3 * MS)
     flow.pull(now=3 * MS)
-    assert flow[CWND] == 2 * ONE
+    assert flow.sender.cwnd == 2 * ONE
     flow.fire()
-    assert flow[SSTHRESH] == 2 * ONE  # half of what it was allowed, at least two
+    assert flow.sender.ssthresh == 2 * ONE  # half of what it was allowed, at least two
 
 
 def test_loss_of_a_new_packet_does_not_end_the_slow_start_after_a_timeout():
@@ -256,23 +258,23 @@ def test_loss_of_a_new_packet_does_not_end_the_slow_start_after_a_timeout():
     flow = sender()
     flow.pull()
     flow.fire()
-    flow[CWND] = 20 * ONE
+    flow.sender.cwnd = 20 * ONE
     assert flow.pull(now=2 * MS) == list(range(20))  # ten again, ten new
     for sequence in (11, 12, 13):
         flow.ack(sequence, 0, now=2 * MS)
     assert flow.pull(now=2 * MS)[0] == 10
-    assert (flow[CWND], flow[FLIGHT]) == (20 * ONE, 20)
+    assert (flow.sender.cwnd, flow.sender.in_flight) == (20 * ONE, 20)
     flow.ack(0, 1, now=2 * MS)
-    assert flow[CWND] == 20 * ONE + ONE // 20
+    assert flow.sender.cwnd == 20 * ONE + ONE // 20
 
 
 def test_measurement_of_a_packet_above_a_hole_ends_the_backoff():
     flow = sender()
     flow.pull(now=0)
-    flow[BACKOFF] = 2
-    flow[TIMED] = 1
+    flow.sender.backoff = 2
+    flow.sender.timed = 1
     flow.ack(1, 0, now=US)
-    assert (flow[SRTT], flow[BACKOFF]) == (US, 0)
+    assert (flow.sender.srtt, flow.sender.backoff) == (US, 0)
 
 
 def test_backoff_stays_until_there_is_a_measurement_and_then_ends_with_progress():
@@ -281,20 +283,20 @@ def test_backoff_stays_until_there_is_a_measurement_and_then_ends_with_progress(
     flow.fire()
     flow.pull(now=2 * MS)
     flow.ack(0, 1, now=3 * MS)  # ambiguous: the first copy or the second
-    assert flow[SRTT] == 0
-    assert flow[BACKOFF] == 1
-    assert flow[S_TIMER] == 3 * MS + 4 * MS
+    assert flow.sender.srtt == 0
+    assert flow.sender.backoff == 1
+    assert flow.sender.timer == 3 * MS + 4 * MS
     for sequence in range(1, 10):
         flow.ack(sequence, sequence + 1, now=3 * MS)
     flow.pull(now=3 * MS)  # new packets
     flow.ack(10, 11, now=4 * MS)
-    assert flow[SRTT] == 1 * MS
-    assert flow[BACKOFF] == 0
+    assert flow.sender.srtt == 1 * MS
+    assert flow.sender.backoff == 0
     flow.pull(now=4 * MS)
-    flow[BACKOFF] = 3
-    flow[TIMED] = -1
+    flow.sender.backoff = 3
+    flow.sender.timed = -1
     flow.ack(11, 12, now=4 * MS)
-    assert flow[BACKOFF] == 0
+    assert flow.sender.backoff == 0
 
 
 def test_round_trip_estimator():
@@ -302,47 +304,47 @@ def test_round_trip_estimator():
     flow = sender(min_rto=US, base_rtt=0)
     flow.pull(now=0, most=2)
     flow.ack(0, 1, now=100 * US)
-    assert (flow[SRTT], flow[RTTVAR]) == (100 * US, 50 * US)
-    assert flow[S_TIMER] == 100 * US + 300 * US
+    assert (flow.sender.srtt, flow.sender.rttvar) == (100 * US, 50 * US)
+    assert flow.sender.timer == 100 * US + 300 * US
     flow.pull(now=100 * US, most=1)  # packet 2 is timed
     flow.ack(1, 2, now=120 * US)
-    assert flow[SRTT] == 100 * US
+    assert flow.sender.srtt == 100 * US
     flow.ack(2, 3, now=240 * US)
-    assert (flow[SRTT], flow[RTTVAR]) == (105 * US, 47_500_000)
+    assert (flow.sender.srtt, flow.sender.rttvar) == (105 * US, 47_500_000)
     flow.pull(now=240 * US, most=1)
     flow.pull(now=300 * US, most=1)
     flow.ack(3, 4, now=330 * US)  # 90 us: |105 - 90| = 15
-    assert (flow[RTTVAR], flow[SRTT]) == (47_500_000 - 8_125_000, 105_000_000 - 1_875_000)
-    assert flow[S_TIMER] == 330 * US + 103_125_000 + 4 * 39_375_000
+    assert (flow.sender.rttvar, flow.sender.srtt) == (47_500_000 - 8_125_000, 105_000_000 - 1_875_000)
+    assert flow.sender.timer == 330 * US + 103_125_000 + 4 * 39_375_000
 
 
 def test_packets_sent_again_are_never_timed():
     flow = recovering()
-    assert flow[TIMED] == -1  # packet 0 was timed, and is lost
+    assert flow.sender.timed == -1  # packet 0 was timed, and is lost
     assert flow.pull(now=50 * US) == [0]
     flow.ack(0, 4, now=90 * US)
-    assert flow[SRTT] == 0
+    assert flow.sender.srtt == 0
     timed_out = sender()
     timed_out.pull(now=0)
     timed_out.fire()
     timed_out.pull(now=2 * MS)
     timed_out.ack(0, 10, now=2 * MS + 5)
-    assert timed_out[SRTT] == 0
+    assert timed_out.sender.srtt == 0
 
 
 def test_timer_restarts_with_progress_only_and_stops_when_nothing_is_out():
     flow = sender()
     flow.pull(now=0, most=3)
-    assert flow[S_TIMER] == 2 * MS
+    assert flow.sender.timer == 2 * MS
     flow.ack(1, 0, now=MS)
-    assert flow[S_TIMER] == 2 * MS
+    assert flow.sender.timer == 2 * MS
     flow.ack(0, 2, now=MS)
-    assert flow[S_TIMER] == MS + 3 * MS  # a round trip of 1 ms, give or take 0.5
+    assert flow.sender.timer == MS + 3 * MS  # a round trip of 1 ms, give or take 0.5
     flow.ack(2, 3, now=MS)
     # nothing is out: the NIC may be busy with a higher class for longer than any time-out
-    assert flow[S_TIMER] == 0
+    assert flow.sender.timer == 0
     flow.pull(now=50 * MS, most=1)
-    assert flow[S_TIMER] > 50 * MS
+    assert flow.sender.timer > 50 * MS
 
 
 @pytest.mark.parametrize("packets", [1, 2, 33])
@@ -353,27 +355,27 @@ def test_short_messages_end(packets):
         sequence = sent.pop(0)
         reply = flow.data(sequence)
         flow.ack(sequence, reply.argument, now=now)
-        sent += [] if flow[S_DONE] else flow.pull(now)
-    assert flow[S_DONE] == flow.at_receiver(R_DONE) == 1
-    assert flow[S_TIMER] == 0
+        sent += [] if flow.sender.is_done else flow.pull(now)
+    assert flow.sender.is_done == flow.receiver.is_done == 1
+    assert flow.sender.timer == 0
 
 
 def test_largest_message_needs_no_more_than_its_bits():
     flow = sender((1 << 22) - 1, word=Word)
-    flow[CWND] = (1 << 22) * ONE
+    flow.sender.cwnd = (1 << 22) * ONE
     assert flow.pull(most=3) == [0, 1, 2]
-    flow[NXT] = (1 << 22) - 2
+    flow.sender.nxt = (1 << 22) - 2
     assert flow.pull() == [(1 << 22) - 2]
-    flow[UNA] = (1 << 22) - 3
+    flow.sender.una = (1 << 22) - 3
     flow.ack((1 << 22) - 3, (1 << 22) - 1)
-    assert flow[S_DONE] == 1
+    assert flow.sender.is_done == 1
     flow = sender((1 << 22) - 1, word=Word)
-    flow[NXT] = 1 << 20
-    flow[FLIGHT] = 1 << 20
-    flow[CWND] = flow[SSTHRESH] = (1 << 22) * ONE
+    flow.sender.nxt = 1 << 20
+    flow.sender.in_flight = 1 << 20
+    flow.sender.cwnd = flow.sender.ssthresh = (1 << 22) * ONE
     flow.ack(0, 1)
-    flow[SRTT] = 10**12
-    flow[RTTVAR] = 10**12
-    flow[BACKOFF] = 12
+    flow.sender.srtt = 10**12
+    flow.sender.rttvar = 10**12
+    flow.sender.backoff = 12
     flow.ack(1, 2)
-    assert flow[S_TIMER] > 0
+    assert flow.sender.timer > 0

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.jit import layout as at
+from gradwire.jit.records import constants as at
+from gradwire.jit.records.header import State
+from gradwire.jit.records.programs import LogRow
 from gradwire.scenarios.errors import GradwireError
 from gradwire.sim.engine.memory.message_log import RELEASE_BYTES, MessageLog
 
-COLUMNS = [at.B_SRC, at.B_END]
-PAGE = RELEASE_BYTES // (8 * at.BOOK_WORDS) + 1
+COLUMNS = [LogRow.src.offset, LogRow.end.offset]
+PAGE = RELEASE_BYTES // (8 * LogRow.WORDS) + 1
 """Messages of which one more page than any before can be given back."""
 
 
 def new() -> MessageLog:
-    return MessageLog(SimpleNamespace(M=np.zeros(at.HEADER_WORDS, dtype=np.int64)))
+    return MessageLog(SimpleNamespace(state=np.zeros(State.WORDS, dtype=np.int64)))
 
 
 def of(book: MessageLog, number: int) -> list[int]:
@@ -29,7 +31,7 @@ def of(book: MessageLog, number: int) -> list[int]:
 def resident(book: MessageLog) -> int:
     """Bytes of memory that it takes."""
     found, inside = 0, False
-    address = int(book._memory.M[at.H_BOOK])
+    address = int(book._memory.state[State.message_log.offset])
     with open("/proc/self/smaps") as file:
         for line in file:
             words = line.split()
@@ -55,11 +57,11 @@ def test_it_keeps_what_a_dictionary_would(steps: list[tuple[str, int]]):
     for turn, (what, value) in enumerate(steps):
         if what == "enter":
             first = book.enter(value)
-            assert (book.rows(first, value)[:, [at.B_FLOW, at.B_END]] == -1).all()
-            rest = [word for word in range(at.BOOK_WORDS) if word not in (at.B_FLOW, at.B_END)]
+            assert (book.rows(first, value)[:, [LogRow.flow.offset, LogRow.end.offset]] == -1).all()
+            rest = [word for word in range(LogRow.WORDS) if word not in (LogRow.flow.offset, LogRow.end.offset)]
             assert not book.rows(first, value)[:, rest].any()
-            book.rows(first, value)[:, at.B_SRC] = turn
-            book.rows(first, value)[::2, at.B_END] = 10
+            book.rows(first, value)[:, LogRow.src.offset] = turn
+            book.rows(first, value)[::2, LogRow.end.offset] = 10
             kept[first] = value, turn, 10
         elif what == "forget" and kept:
             first = sorted(kept)[value % len(kept)]
@@ -77,10 +79,10 @@ def test_what_is_forgotten_takes_no_memory():
     book, many = new(), 10 * PAGE
     for turn in range(20):
         first = book.enter(many)
-        book.rows(first, many)[:, at.B_SRC] = turn
+        book.rows(first, many)[:, LogRow.src.offset] = turn
         if turn:
             book.forget(first - many, many)
-    size = many * at.BOOK_WORDS * 8
+    size = many * LogRow.WORDS * 8
     assert size <= resident(book) <= size + 2 * RELEASE_BYTES + size // 10
     assert of(book, book.count - 1) == [19, -1]
 

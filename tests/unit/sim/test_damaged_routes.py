@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from star_cases import star_tables
 
-from gradwire.jit.layout import H_ROUTE
+from gradwire.jit.records.header import State
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.loading.load import build_scenario
@@ -21,10 +21,10 @@ def test_a_packet_without_a_route_ends_the_run_with_an_error(damaged):
     scenario = build_scenario(tables)
     network = prepare_inputs(scenario).needs.network
     fabric = packet_fabric(scenario, network, build_routing(network), 1)
-    M = fabric.memory.M
+    state = fabric.memory.state
     if damaged:
-        route = int(M[H_ROUTE])
-        M[route : route + 400] = 0
+        route = int(state[State.routes.offset])
+        state[route : route + 400] = 0
     fabric.send(Ps(0), 0, 15, Bytes(100_000))
     if damaged:
         with pytest.raises(GradwireError, match="internal error: a switch has no route"):

@@ -9,7 +9,9 @@ import networkx
 import numpy as np
 import pytest
 
-from gradwire.jit import layout as at
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Node
+from gradwire.jit.records.network import Switch as SwitchRecord
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.memory.engine_memory import EngineMemory, build_memory, write_routes
 from gradwire.sim.engine.memory.link_capacity import link_capacity
@@ -40,27 +42,27 @@ def laid(network: Network, routing: Routing, reroutes: bool) -> EngineMemory:
 
 def read_back(memory: EngineMemory, network: Network, routing: Routing) -> int:
     """Check every way; how many words were read."""
-    M, hosts, seen = memory.M, network.host_count, set()
-    shift = int(M[at.H_BLOCK_SHIFT])
+    state, hosts, seen = memory.state, network.host_count, set()
+    shift = int(state[State.block_shift.offset])
     for host in range(hosts):
-        word = int(M[int(M[at.H_DEST]) + host])
+        word = int(state[int(state[State.destinations.offset]) + host])
         edge, number = int(routing.edge_of[host]), word & (1 << 20) - 1
         assert word >> 20 == memory.port_base[routing.down_link[host]]
         for switch in range(network.switch_count):
             node = int(memory.node_base[hosts + switch])
-            assert (M[node + at.N_EDGE] == number) == (switch == edge)
+            assert (state[node + Node.edge.offset] == number) == (switch == edge)
             if switch == edge:
                 continue
-            place = int(M[node + at.N_ROUTE]) + (number >> shift)
-            word = int(M[place])
+            place = int(state[node + SwitchRecord.routes.offset]) + (number >> shift)
+            word = int(state[place])
             seen.add(place)
             if word < 0:
                 place = ~word + (number & (1 << shift) - 1)
-                word = int(M[place])
+                word = int(state[place])
                 seen.add(place)
             count, value = word >> 40, word & (1 << 40) - 1
-            first = int(M[at.H_GROUPS]) + value
-            found = M[first : first + count].tolist() if count > 1 else [value] * count
+            first = int(state[State.groups.offset]) + value
+            found = state[first : first + count].tolist() if count > 1 else [value] * count
             assert found == [memory.port_base[link] for link in routing.next_links(switch, edge)]
     return len(seen)
 

@@ -9,7 +9,7 @@ import pytest
 from forward_cases import difference, left_out
 from sim_cases import US, make_trace, ps_job, ring_job, scenario
 
-from gradwire.jit import layout as at
+from gradwire.jit.records.network import Switch
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.engine.fast_forward import fast_forward
 from gradwire.sim.engine.fast_forward.fast_forward import FastForward
@@ -130,7 +130,7 @@ def test_what_is_known_of_times_has_to_move_on(case, what, monkeypatch):
 
 def test_slots_have_to_be_counted(monkeypatch):
     """What switches have added up and copied rises with every iteration that is left out."""
-    monkeypatch.setattr("gradwire.sim.engine.fast_forward.iteration_skip.SUMS", (at.N_SUMMED,))
+    monkeypatch.setattr("gradwire.sim.engine.fast_forward.iteration_skip.SUMS", (Switch.summed.offset,))
     fast, full = both(summed(1000))
     assert left_out(fast)
     assert difference(fast, full) == ["summary"]

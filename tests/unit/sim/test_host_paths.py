@@ -6,38 +6,29 @@ from collections import Counter
 
 import pytest
 
-from gradwire.jit.layout import (
-    A_ENTROPY,
-    ACK,
-    BITMAP,
-    H_ENTROPIES,
-    HEADER_WORDS,
-    KEY_ORDER,
-    NACK,
-    PULL,
-    S_DATA,
-    S_ORDER,
-    SENDER_WORDS,
-)
+from gradwire.jit.records import Words
+from gradwire.jit.records.constants import A_ENTROPY, ACK, BITMAP, KEY_ORDER, NACK, PULL
+from gradwire.jit.records.flows import Sender
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import Switch
 from gradwire.protocols.load_balancers.reps import RING, Reps
 from gradwire.protocols.load_balancers.source_random import SourceRandom
 from gradwire.protocols.load_balancers.source_round_robin import SourceRoundRobin
 from gradwire.testing.oracle.uncompiled import uncompiled
 
-F = HEADER_WORDS  # the sender's record comes after the header
 
-
-def sender(number: int = 3, entropy: int = 1000, paths: int = 0) -> list[int]:
-    """A header and a sender's record; `paths`: how many it has to choose among, 0 = all."""
-    memory = [0] * (HEADER_WORDS + SENDER_WORDS)
-    memory[H_ENTROPIES] = paths
-    memory[F + S_DATA] = entropy << A_ENTROPY
-    memory[F + S_ORDER] = number << KEY_ORDER
-    return memory
+def sender(number: int = 3, entropy: int = 1000, paths: int = 0) -> Sender:
+    """A sender's record, which comes after the header; `paths`: how many it has to choose among, 0 = all."""
+    flow = Sender([0] * (State.WORDS + Sender.WORDS), State.WORDS)
+    flow.state.path_entropies = paths
+    flow.data_header = entropy << A_ENTROPY
+    flow.order = number << KEY_ORDER
+    return flow
 
 
 def way(entropy: int, ways: int) -> int:
-    return uncompiled(SourceRandom.choose)([], 0, 0, ways, entropy << A_ENTROPY, 0, 0, 0)
+    none: list[int] = []
+    return uncompiled(SourceRandom.select)(Switch(none, 0), Words(none, 0), ways, entropy << A_ENTROPY, 0, 0, 0)
 
 
 def test_a_path_is_taken_apart_digit_by_digit():
@@ -47,56 +38,56 @@ def test_a_path_is_taken_apart_digit_by_digit():
 
 def test_paths_by_turns_use_every_way_of_two_tiers_alike():
     """16 packets over 4 x 4 paths: each path once; and the count does not run out of its 16 bits."""
-    pick = uncompiled(SourceRoundRobin.pick)
-    paths = Counter((way(e, 4), way(e // 4, 4)) for e in (pick(sender(), F, count) for count in range(16)))
+    pick = uncompiled(SourceRoundRobin.pick_path)
+    paths = Counter((way(e, 4), way(e // 4, 4)) for e in (pick(sender(), count) for count in range(16)))
     assert len(paths) == 16 and set(paths.values()) == {1}
-    assert pick(sender(entropy=0xFFFF), F, 1) == 0
+    assert pick(sender(entropy=0xFFFF), 1) == 0
 
 
 def test_random_paths_are_spread_evenly_and_differ_between_messages():
-    pick = uncompiled(SourceRandom.pick)
-    drawn = [pick(sender(), F, count) for count in range(4000)]
+    pick = uncompiled(SourceRandom.pick_path)
+    drawn = [pick(sender(), count) for count in range(4000)]
     assert all(0 <= entropy < 1 << 16 for entropy in drawn)
     counts = Counter(entropy % 4 for entropy in drawn)
     assert all(abs(count - 1000) < 4 * 27.4 for count in counts.values())  # four standard deviations
-    assert drawn[:8] != [pick(sender(number=4), F, count) for count in range(8)]
+    assert drawn[:8] != [pick(sender(number=4), count) for count in range(8)]
 
 
 def test_reps_uses_again_what_came_back_unmarked_oldest_first_and_once():
-    pick, heard = uncompiled(Reps.pick), uncompiled(Reps.heard)
+    pick, heard = uncompiled(Reps.pick_path), uncompiled(Reps.on_feedback)
     record = sender()
-    fresh = uncompiled(SourceRandom.pick)
-    assert pick(record, F, 0) == fresh(record, F, 0)  # nothing has come back yet
+    fresh = uncompiled(SourceRandom.pick_path)
+    assert pick(record, 0) == fresh(record, 0)  # nothing has come back yet
     answers = ((7, ACK, 0), (8, ACK, 1), (9, NACK, 0), (10, PULL, 0), (11, BITMAP, 1), (12, BITMAP, 0), (65535, ACK, 0))
     for entropy, kind, marked in answers:
-        heard(record, F, kind, entropy, marked, 0)
-    assert [pick(record, F, 1), pick(record, F, 2), pick(record, F, 3)] == [7, 12, 65535]
-    assert pick(record, F, 4) == fresh(record, F, 4)
+        heard(record, kind, entropy, marked, 0)
+    assert [pick(record, 1), pick(record, 2), pick(record, 3)] == [7, 12, 65535]
+    assert pick(record, 4) == fresh(record, 4)
 
 
 def test_of_more_than_the_ring_holds_the_oldest_give_way():
-    pick, heard = uncompiled(Reps.pick), uncompiled(Reps.heard)
+    pick, heard = uncompiled(Reps.pick_path), uncompiled(Reps.on_feedback)
     record = sender()
     for entropy in range(100, 111):
-        heard(record, F, ACK, entropy, 0, 0)
-    assert [pick(record, F, n) for n in range(RING)] == list(range(103, 111))
-    heard(record, F, ACK, 5, 0, 0)
-    assert pick(record, F, 9) == 5
+        heard(record, ACK, entropy, 0, 0)
+    assert [pick(record, n) for n in range(RING)] == list(range(103, 111))
+    heard(record, ACK, 5, 0, 0)
+    assert pick(record, 9) == 5
 
 
 @pytest.mark.parametrize("balancer", [SourceRandom, Reps])
 def test_a_limited_number_of_paths_is_a_messages_own(balancer):
     """Of 4000 packets each of five paths carries a fifth, within four standard deviations; another message has others."""
-    pick = uncompiled(balancer.pick)
-    used = Counter(pick(sender(paths=5), F, count) for count in range(4000))
+    pick = uncompiled(balancer.pick_path)
+    used = Counter(pick(sender(paths=5), count) for count in range(4000))
     assert len(used) == 5 and all(abs(count - 800) < 4 * 25.3 for count in used.values())
-    others = {pick(sender(number=4, paths=5), F, count) for count in range(4000)}
+    others = {pick(sender(number=4, paths=5), count) for count in range(4000)}
     assert len(others) == 5 and not others & set(used)
 
 
 def test_by_turns_through_a_limited_number_of_paths():
     """The same ones as drawn at random, one after the other."""
-    pick, drawn = uncompiled(SourceRoundRobin.pick), uncompiled(SourceRandom.pick)
-    turns = [pick(sender(paths=5), F, count) for count in range(10)]
+    pick, drawn = uncompiled(SourceRoundRobin.pick_path), uncompiled(SourceRandom.pick_path)
+    turns = [pick(sender(paths=5), count) for count in range(10)]
     assert turns[:5] == turns[5:]
-    assert set(turns) == {drawn(sender(paths=5), F, count) for count in range(200)}
+    assert set(turns) == {drawn(sender(paths=5), count) for count in range(200)}

@@ -9,7 +9,8 @@ import pytest
 from transport_bench import star_of
 
 from gradwire.jit import counter_rng
-from gradwire.jit.layout import ARENA_CLASSES, FAILED_ARENA, H_ARENA_END, H_ARENA_NEXT, H_FAILED
+from gradwire.jit.records.constants import ARENA_CLASSES, FAILED_ARENA
+from gradwire.jit.records.header import State
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
@@ -35,30 +36,30 @@ def test_a_class_of_stretches_holds_all_its_lengths_and_wastes_a_quarter_at_most
 
 
 def test_stretches_are_zeros_apart_and_used_again(fabric):
-    arena, M = fabric.flows.arena, fabric.memory.M
+    arena, state = fabric.flows.arena, fabric.memory.state
     bases = [arena.allocate(words) for words in (3, 11, 12, 100)]
     beyond = arena.used
     for base, words in zip(bases, (3, 11, 12, 100), strict=True):
-        assert not M[base : base + words].any()
-        M[base : base + words] = -1
+        assert not state[base : base + words].any()
+        state[base : base + words] = -1
     assert all(a + n <= b for a, b, n in zip(bases, bases[1:], (3, 11, 12), strict=False))
     arena.free(100, bases[3])
     arena.free(11, bases[1])
     again = arena.allocate(12), arena.allocate(97)  # other lengths of the same classes
     assert again == (bases[1], bases[3]) and arena.used == beyond
-    assert not M[again[0] : again[0] + 12].any() and not M[again[1] : again[1] + 97].any()
+    assert not state[again[0] : again[0] + 12].any() and not state[again[1] : again[1] + 97].any()
 
 
 def test_a_full_arena_says_so(fabric):
-    M = fabric.memory.M
-    end = int(M[H_ARENA_END])
-    M[H_ARENA_END] = M[H_ARENA_NEXT] + 10
+    state = fabric.memory.state
+    end = int(state[State.arena_end.offset])
+    state[State.arena_end.offset] = state[State.arena_next.offset] + 10
     try:
         with pytest.raises(GradwireError, match="too many packets together"):
             fabric.flows.arena.allocate(5_000)
-        assert M[H_FAILED] == FAILED_ARENA
+        assert state[State.failure.offset] == FAILED_ARENA
     finally:
-        M[H_ARENA_END], M[H_FAILED] = end, 0
+        state[State.arena_end.offset], state[State.failure.offset] = end, 0
 
 
 def test_rows_that_are_the_same_are_of_one_kind():

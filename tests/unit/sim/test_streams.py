@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from transport_bench import MS, US
 
-from gradwire.jit import layout as at
-from gradwire.protocols.transports.common.cubic_curve import EPOCH, SEEN
-from gradwire.protocols.transports.common.window import CWND, SHIFT, SRTT, SSTHRESH
+from gradwire.jit.records.flows import Sender
+from gradwire.protocols.transports.common.window import SHIFT, WindowFlow
 from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.scenarios.errors import ScenarioError
@@ -95,10 +94,10 @@ def _fabric(tables: list[Any], **more: Any) -> Fabric:
 def _rested(owner: Any, window: int, threshold: int, silence: int) -> FlowHarness:
     """A connection of a measured round trip of 10 us (time-out 2 ms) that has been silent for so many us."""
     flow = FlowHarness(owner, 100)
-    flow[at.S_STREAM] = flow.f
-    flow[CWND], flow[SSTHRESH], flow[SRTT] = window << SHIFT, threshold << SHIFT, 10 * US
-    flow[at.S_LAST_SENT] = 7 * US
-    flow.run["resume"](flow.M, flow.k, flow.f, (7 + silence) * US)
+    flow.sender.stream = flow.f
+    flow.sender.cwnd, flow.sender.ssthresh, flow.sender.srtt = window << SHIFT, threshold << SHIFT, 10 * US
+    flow.sender.last_sent_at = 7 * US
+    flow.run["resume"](flow.memory, flow.k, flow.f, (7 + silence) * US)
     return flow
 
 
@@ -115,14 +114,14 @@ def _rested(owner: Any, window: int, threshold: int, silence: int) -> FlowHarnes
 )  # fmt: skip
 def test_resume(window, threshold, silence, after, threshold_after):
     flow = _rested(TcpNewReno, window, threshold, silence)
-    assert (flow[CWND] / 2**SHIFT, flow[SSTHRESH] >> SHIFT) == (after, threshold_after)
+    assert (flow.sender.cwnd / 2**SHIFT, flow.sender.ssthresh >> SHIFT) == (after, threshold_after)
 
 
 def test_the_cubic_curve_stands_still_while_nothing_is_to_be_sent():
     flow = FlowHarness(Cubic, 100)
-    flow[EPOCH], flow[SEEN], flow[at.S_LAST_SENT] = 100 * US, 150 * US, 145 * US
-    flow.run["resume"](flow.M, flow.k, flow.f, 400 * US)
-    assert (flow[EPOCH], flow[SEEN]) == (350 * US, 400 * US)
+    flow.sender.epoch, flow.sender.last_ack_at, flow.sender.last_sent_at = 100 * US, 150 * US, 145 * US
+    flow.run["resume"](flow.memory, flow.k, flow.f, 400 * US)
+    assert (flow.sender.epoch, flow.sender.last_ack_at) == (350 * US, 400 * US)
 
 
 # --- one sequence of packets ----------------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def test_estimates_survive():
         fabric.run(fabric.now + MS)
     ((sender, _),) = fabric.flows._streams._known.values()
     trip = 2 * (TX + US) + 2 * (66 * 80 + US)
-    assert int(fabric.memory.M[sender + SRTT]) == trip
+    assert int(WindowFlow(fabric.memory.state, sender).srtt) == trip
     fabric.close()
 
 
@@ -230,8 +229,8 @@ def test_what_is_over_is_forgotten():
         if n == 20:
             most = fabric.flows.arena.used
     ((sender, _),) = fabric.flows._streams._known.values()
-    M = fabric.memory.M
-    assert M[sender + at.S_TOTAL] == 70_000 and M[sender + at.S_FIRST] > 60_000
+    state = fabric.memory.state
+    assert Sender(state, sender).next_number == 70_000 and Sender(state, sender).first_packet > 60_000
     assert fabric.flows.arena.used == most and fabric.flows.records.used < 400
     tables = fabric.finish()
     assert set(tables.sent_packets.tolist()) == {7} and set(tables.received_bytes.tolist()) == {7_000}

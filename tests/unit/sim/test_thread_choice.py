@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.jit.layout import BUSY, EXHAUSTED, QUIET
+from gradwire.jit.records.constants import BUSY, EXHAUSTED, QUIET
 from gradwire.sim.engine.thread_choice import LONGEST_PAUSE_S, SUSPECT_S, TRUST_S, ThreadChoice
 
 CALL_S = 0.05

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transport_bench import star_of
 
-from gradwire.jit import layout as at
+from gradwire.jit.records.header import State
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.schema.network.network import Switch
@@ -27,7 +27,7 @@ WORDS = 64
 
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_what_one_thread_raises_ends_all(stopped: int) -> None:
-    M = np.zeros(WORDS, np.int64)
+    state = np.zeros(WORDS, np.int64)
     ran: list[int] = []
 
     def run(address: int, number: int, threads: int, epoch: int) -> int:
@@ -37,12 +37,12 @@ def test_what_one_thread_raises_ends_all(stopped: int) -> None:
             raise RuntimeError("it is over")
         seen = (ctypes.c_int64 * WORDS).from_address(address)
         until = time.monotonic() + 60
-        while not seen[at.H_QUIT]:
+        while not seen[State.quit.offset]:
             assert time.monotonic() < until
             time.sleep(0.001)
         return epoch + 1
 
-    workers = WorkerThreads(M, CompiledEngine(run, run, run, ""), 2)
+    workers = WorkerThreads(state, CompiledEngine(run, run, run, ""), 2)
     with pytest.raises(RuntimeError, match="it is over"):
         workers.advance(alone=False)
     for each in threading.enumerate():

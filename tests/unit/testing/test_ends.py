@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import model_validator
 
-from gradwire.jit import layout as at
 from gradwire.protocols.transports.constant_rate import ConstantRate
 from gradwire.protocols.transports.roce.timely import Timely
 from gradwire.scenarios.errors import ScenarioError
@@ -48,7 +47,8 @@ def test_what_is_missing_is_named(owner: Any, said: str) -> None:
 
 def parameters_of(**settings: Any) -> list[int]:
     flow = FlowHarness(Timely, 3, **settings)
-    return [int(word) for word in flow.M[flow.k : flow.k + at.PARAM_WORDS]]
+    base = flow.parameters.base
+    return [int(word) for word in flow.memory[base : base + flow.parameters.WORDS]]
 
 
 def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:

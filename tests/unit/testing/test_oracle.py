@@ -48,8 +48,8 @@ def _below(x):
 
 
 @njit
-def _above(M, x):
-    return base.bit(M, 0, _below(x) & 31)
+def _above(words, x):
+    return base.bit(words, _below(x) & 31)
 
 
 def test_uncompiled_functions_call_no_compiled_ones():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from transport_bench import Flow, play
 
-from gradwire.jit.layout import MAX_HOSTS as ENGINE_HOSTS
+from gradwire.jit.records.constants import MAX_HOSTS as ENGINE_HOSTS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.scenarios.loading.registry import components

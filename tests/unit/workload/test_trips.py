@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradwire.jit.records.flows import Parameters, Receiver, Sender
+from gradwire.jit.records.programs import LogRow
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
@@ -133,13 +135,13 @@ def test_an_idle_host_far_away_changes_nothing(kind):
 
 def parameters_of(fabric: Fabric, message: int) -> list[int]:
     """The parameter set of a message under way."""
-    from gradwire.jit import layout as at
+    from gradwire.jit.records import constants as at
 
-    M, flow = fabric.memory.M, fabric.flows.book.row(message, [at.B_FLOW])[0]
-    number = int(M[fabric.flows.records.sender(flow) + at.S_KIND]) >> at.SET_SHIFT
-    base = fabric.memory.params + number * at.PARAM_WORDS
-    assert int(M[fabric.flows.records.receiver(flow) + at.R_KIND]) >> at.SET_SHIFT == number
-    return list(map(int, M[base : base + at.PARAM_WORDS]))
+    state, flow = fabric.memory.state, fabric.flows.book.row(message, [LogRow.flow.offset])[0]
+    number = int(state[fabric.flows.records.sender(flow) + Sender.kind.offset]) >> at.SET_SHIFT
+    base = fabric.memory.params + number * Parameters.WORDS
+    assert int(state[fabric.flows.records.receiver(flow) + Receiver.kind.offset]) >> at.SET_SHIFT == number
+    return list(map(int, state[base : base + Parameters.WORDS]))
 
 
 def test_every_flow_has_the_parameters_of_its_own_round_trip():

@@ -66,7 +66,7 @@ class LayerGroup(NamedTuple):
         return -(-self.elements // workers) if self.matrix is None else self.columns(workers) * self.matrix[0]
 
 
-class Operation(NamedTuple):
+class StepOperation(NamedTuple):
     """One operation: one of the four kinds, the number of its group, and bytes of each of its N (N - 1) messages."""
 
     kind: str
@@ -116,7 +116,7 @@ def _matrix(
 
 def operations_of(
     groups: Sequence[LayerGroup], ready_order: Sequence[int], workers: int, batch: int
-) -> list[Operation]:
+) -> list[StepOperation]:
     """Return the operations of an iteration, in the order of requests: forward, backward, and after the update.
 
     ready_order : tensors in the order in which their gradients become ready. batch : samples of a worker.
@@ -124,16 +124,16 @@ def operations_of(
     position = {tensor: index for index, tensor in enumerate(ready_order)}
     backward = sorted(range(len(groups)), key=lambda number: max(position[tensor] for tensor in groups[number].tensors))
     operations = [
-        Operation(ACTIVATIONS, number, batch * group.columns(workers) * group.element_bytes)
+        StepOperation(ACTIVATIONS, number, batch * group.columns(workers) * group.element_bytes)
         for number, group in enumerate(groups)
         if group.matrix is not None
     ]
     parts = [group.part(workers) * group.element_bytes for group in groups]
     for number in backward:
         matrix, width = groups[number].matrix, groups[number].element_bytes
-        gradients = Operation(GRADIENTS, number, parts[number])
-        operations.append(gradients if matrix is None else Operation(ERRORS, number, batch * matrix[0] * width))
-    return operations + [Operation(PARAMETERS, number, part) for number, part in enumerate(parts)]
+        gradients = StepOperation(GRADIENTS, number, parts[number])
+        operations.append(gradients if matrix is None else StepOperation(ERRORS, number, batch * matrix[0] * width))
+    return operations + [StepOperation(PARAMETERS, number, part) for number, part in enumerate(parts)]
 
 
 class OperationEvents(NamedTuple):
