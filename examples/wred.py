@@ -7,8 +7,8 @@ dropped with a probability that rises from 0 at half the threshold to 1 at the t
 from numba import njit
 
 from gradwire.jit.counter_rng import draw
-from gradwire.jit.records.constants import A_IMPORTANT
 from gradwire.jit.records.network import Port, QueueClass
+from gradwire.jit.records.packets import is_important
 
 ACCEPT, MARK, DROP = 0, 1, 3
 
@@ -17,7 +17,7 @@ ACCEPT, MARK, DROP = 0, 1, 3
 def admit(port: Port, waiting: QueueClass, header: int) -> int:
     """Return the verdict on a packet for which the port has room."""
     queue, threshold = waiting.nbytes, waiting.threshold
-    if (header >> A_IMPORTANT) & 1:
+    if is_important(header):
         return MARK if queue >= threshold else ACCEPT
     half = threshold // 2
     if queue < half:

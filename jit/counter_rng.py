@@ -70,7 +70,7 @@ def kind_key(seed: int, kind: int) -> int:
 
 @njit
 def flow_entropy(key: int, message: int) -> int:
-    """Return what `entropy_of` returns, for compiled code; `key` is the `kind_key` of FLOW_ENTROPY."""
+    """Return what `draw_entropy` returns, for compiled code; `key` is the `kind_key` of FLOW_ENTROPY."""
     return mix((key + message * KEY_STEP) & MASK) & 0xFFFF
 
 
@@ -86,6 +86,6 @@ def key_of(seed: int, kind: int, identity: int | AnyInts) -> int | Ints:
     return stream.py_func(begin, mix.py_func((mix.py_func(key ^ MASK) + identity * KEY_STEP) & MASK))
 
 
-def entropy_of(seed: int, message: N) -> N:
+def draw_entropy(seed: int, message: N) -> N:
     """Return the 16-bit path entropy of a message by its number, or of an array of messages."""
     return mix.py_func((kind_key(seed, FLOW_ENTROPY) + (message & MASK) * KEY_STEP) & MASK) & 0xFFFF

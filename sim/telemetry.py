@@ -121,19 +121,19 @@ def delay_columns(fabric: Fabric, network: Network) -> Columns:
 def packet_columns(fabric: Fabric, network: Network) -> Columns:
     """Return the Result's table `packets`: every logged transmission, by time and link."""
     start, links, A, B, lost, message = fabric.packet_log().T
-    kinds = (A >> at.A_KIND) & 7
+    kinds = (A >> at.KIND_SHIFT) & 7
     return {
         "start_ps": start,
         "port": CodedTexts([network.link_name(link) for link in range(network.link_count)], links),
         "message": message,
         "kind": CodedTexts(PACKET_KINDS, kinds),
-        "packet": np.where(kinds == at.DATA, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1),
-        "bytes": (A >> at.A_SIZE) & at.MASK_SIZE,
-        "priority": (A >> at.A_PRIORITY) & 7,
-        "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
-        "marked": ((A >> at.A_CE) & 1).astype(bool),
-        "trimmed": ((A >> at.A_TRIMMED) & 1).astype(bool),
-        "echo": ((A >> at.A_ECHO) & 1).astype(bool),
-        "argument": (B >> at.B_ARGUMENT) & at.MASK_SEQUENCE,
+        "packet": np.where(kinds == at.DATA, (B >> at.SEQUENCE_SHIFT) & at.MASK_SEQUENCE, -1),
+        "bytes": (A >> at.SIZE_SHIFT) & at.MASK_SIZE,
+        "priority": (A >> at.PRIORITY_SHIFT) & 7,
+        "important": ((A >> at.IMPORTANT_BIT) & 1).astype(bool),
+        "marked": ((A >> at.CE_BIT) & 1).astype(bool),
+        "trimmed": ((A >> at.TRIMMED_BIT) & 1).astype(bool),
+        "echo": ((A >> at.ECHO_BIT) & 1).astype(bool),
+        "argument": (B >> at.ARGUMENT_SHIFT) & at.MASK_SEQUENCE,
         "lost": lost.astype(bool),
     }

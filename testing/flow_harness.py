@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gradwire.jit.records import Record
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.flows import Pair, Parameters, Receiver, Sender, Stamps
+from gradwire.jit.records.replies import reply_argument, reply_count, reply_echo, reply_kind, reply_pulls, reply_size
 from gradwire.protocols.registry import (
     RECEIVER_SIDE,
     RECORDS,
@@ -132,7 +133,7 @@ class FlowHarness:
             "pair": pair,
             "allowed_loss": allowed,
             "turn": turn,
-            "data_header": entropy << at.A_ENTROPY,
+            "data_header": entropy << at.ENTROPY_SHIFT,
         }
         receiver = {
             "packets": packets,
@@ -223,10 +224,8 @@ class FlowHarness:
 
     @staticmethod
     def _reply(word: int) -> ReceiverReply:
-        word = int(word)
-        return ReceiverReply(
-            word & 7, (word >> 3) & 1, word >> 40, (word >> 4) & 0x3FFF, (word >> 18) & 0xFFF, (word >> 31) & 0xFF
-        )
+        fields = (reply_kind, reply_echo, reply_argument, reply_size, reply_count, reply_pulls)
+        return ReceiverReply(*(field.py_func(int(word)) for field in fields))
 
 
 def _records_of(owner: type[Transport], argument: str) -> type[Record]:

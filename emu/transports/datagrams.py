@@ -16,7 +16,7 @@ from gradwire.emu.system.sockets import address_of, address_word
 from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd, transport_class
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, NACK, STOP
-from gradwire.jit.counter_rng import entropy_of
+from gradwire.jit.counter_rng import draw_entropy
 from gradwire.protocols.transports.base import Context, control_important, shares_pair_state
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.json_data import Json
@@ -40,7 +40,7 @@ class DatagramSender(SendingEnd):
     def __init__(self, rules: Rules, row: MessageRow, carrier: DatagramCarrier, passed_kinds: Sequence[int]) -> None:
         """Set the destination; the message is not started."""
         host, endpoint = carrier.host, carrier.endpoint
-        super().__init__(rules, row, None, entropy_of(host.seed, row.number), carrier.pairs)
+        super().__init__(rules, row, None, draw_entropy(host.seed, row.number), carrier.pairs)
         self.row, self.carrier = row, carrier
         self.content = memoryview(b"")
         flow = self.nic_flow

@@ -19,8 +19,8 @@ from gradwire.emu.planning.plan import TransportPlan
 from gradwire.emu.transports.datagrams import DatagramCarrier, DatagramSender
 from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.side_channel import SideChannel
-from gradwire.emu.transports.simulator_rules import KIND_MASK, ReceivingEnd, SendingEnd
-from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, PROBE, STOP, Header
+from gradwire.emu.transports.simulator_rules import ReceivingEnd, SendingEnd
+from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, KIND, PROBE, STOP, Header
 from gradwire.protocols.transports.dlcp.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, UDP_OVERHEAD
@@ -90,7 +90,7 @@ class Dlcp(DatagramCarrier):
         return True
 
     def handle_packet(self, sender: DatagramSender, header: tuple[int, ...], datagram: memoryview, now: int) -> bool:
-        if header[4] & KIND_MASK != BITMAP or len(datagram) < GRADWIRE + header[2]:
+        if header[4] & KIND != BITMAP or len(datagram) < GRADWIRE + header[2]:
             return False
         take_part(sender, header[1], bytes(datagram[len(datagram) - header[2] :]), header[3], now)
         self.endpoint.nic.update(sender)

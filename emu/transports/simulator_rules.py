@@ -29,8 +29,9 @@ from gradwire.emu.agent.loop import ERROR_TEXTS
 from gradwire.emu.agent.nic import FlowGroup, ScheduledFlow
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.jit.records.constants import A_ENTROPY, A_PRIORITY
+from gradwire.jit.records.constants import ENTROPY_SHIFT, PRIORITY_SHIFT
 from gradwire.jit.records.flows import Pair, Parameters, Receiver
+from gradwire.jit.records.replies import reply_kind, reply_size
 from gradwire.protocols.registry import resolve_component, transport_parameters
 from gradwire.protocols.transports.base import Context
 from gradwire.scenarios.arrays import Flags
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 MAX_FILL = 16
 """Maximum excess in bytes of a simulated header over gradwire's, filled between header and payload."""
-KIND_MASK, SIZE_AT, SIZE_MASK = 7, 4, 0x3FFF
-"""Fields of a receiver's answer: `gradwire.protocols.transports.base.reply`."""
 ORIGIN = 0
 """The address from which all words are indexed."""
 
@@ -82,8 +81,8 @@ class Rules:
 
     def answer(self, word: int) -> tuple[int, int]:
         """Return (kind, zeros after the header) of a receiver's answer."""
-        size = (word >> SIZE_AT & SIZE_MASK) or int(self.owner.control_bytes)
-        return word & KIND_MASK, max(size, MIN_FRAME) - UDP_OVERHEAD
+        size = reply_size.py_func(word) or int(self.owner.control_bytes)
+        return reply_kind.py_func(word), max(size, MIN_FRAME) - UDP_OVERHEAD
 
 
 class Pairs:
@@ -132,7 +131,7 @@ class SendingEnd(ScheduledFlow):
     """The sending end of one message.
 
     now : its beginning in picoseconds; None: set by a later `start`.
-    entropy : its path entropy, from which rules may draw (`gradwire.jit.counter_rng.entropy_of`).
+    entropy : its path entropy, from which rules may draw (`gradwire.jit.counter_rng.draw_entropy`).
     pairs : shared state of its transport's messages at this host, if any.
     """
 
@@ -153,7 +152,7 @@ class SendingEnd(ScheduledFlow):
         index, flow, record = self.index, self.nic_flow, self.record
         flow.rules, flow.parameters = rules.table.index, rules.parameters.index
         flow.packets = self.packets
-        record.data_header = row.priority << A_PRIORITY | entropy << A_ENTROPY
+        record.data_header = row.priority << PRIORITY_SHIFT | entropy << ENTROPY_SHIFT
         record.packets = self.packets
         record.last_bytes = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
         record.bitmaps_base, record.peer_bitmaps_base = index + core.SENDER_WORDS, index + peer_offset

@@ -1,25 +1,27 @@
 """Fields of a packet's two words.
 
-The header (word A) is for switches: destination 18 bits, size 14, kind 3, priority 3, important 1, ce 1, echo 1,
-trimmed 1, path entropy 16, logged 1, sum of its whole aggregation group 1, sum of the messages at its first
-aggregation node 1, lowest bits first. The body (word B) is for transports: flow 20 bits, sequence 22, argument 22.
+The header, the first word, is for switches. From the lowest bit on: destination 18 bits, size 14, kind 3, priority 3,
+important 1, ce 1, echo 1, trimmed 1, path entropy 16, logged 1, sum of its whole aggregation group 1, sum of the
+messages at its first aggregation node 1. The body, the second word, is for transports: flow 20 bits, sequence 22,
+argument 22.
 """
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import (
-    A_ENTROPY,
-    A_KIND,
-    A_PRIORITY,
-    A_SIZE,
-    B_ARGUMENT,
-    B_SEQUENCE,
+    ARGUMENT_SHIFT,
+    ENTROPY_SHIFT,
+    IMPORTANT_BIT,
+    KIND_SHIFT,
     MASK_DESTINATION,
     MASK_FLOW,
     MASK_SEQUENCE,
     MASK_SIZE,
+    PRIORITY_SHIFT,
+    SEQUENCE_SHIFT,
+    SIZE_SHIFT,
 )
 
-SIZE_FIELD = MASK_SIZE << A_SIZE
+SIZE_FIELD = MASK_SIZE << SIZE_SHIFT
 
 
 @njit
@@ -31,43 +33,73 @@ def destination_of(header: int) -> int:
 @njit
 def size_of(header: int) -> int:
     """Return the bytes on the wire."""
-    return (header >> A_SIZE) & MASK_SIZE
+    return (header >> SIZE_SHIFT) & MASK_SIZE
 
 
 @njit
 def with_size(header: int, size: int) -> int:
     """Return the header with another size."""
-    return (header & ~SIZE_FIELD) | (size << A_SIZE)
+    return (header & ~SIZE_FIELD) | (size << SIZE_SHIFT)
 
 
 @njit
 def kind_of(header: int) -> int:
     """Return the kind: DATA, ACK, ..."""
-    return (header >> A_KIND) & 7
+    return (header >> KIND_SHIFT) & 7
 
 
 @njit
 def priority_of(header: int) -> int:
     """Return the priority, 0 first."""
-    return (header >> A_PRIORITY) & 7
+    return (header >> PRIORITY_SHIFT) & 7
 
 
 @njit
 def entropy_of(header: int) -> int:
     """Return the path entropy."""
-    return (header >> A_ENTROPY) & 0xFFFF
+    return (header >> ENTROPY_SHIFT) & 0xFFFF
 
 
 @njit
 def with_entropy(header: int, entropy: int) -> int:
     """Return the header with another path entropy."""
-    return (header & ~(0xFFFF << A_ENTROPY)) | (entropy << A_ENTROPY)
+    return (header & ~(0xFFFF << ENTROPY_SHIFT)) | (entropy << ENTROPY_SHIFT)
 
 
 @njit
 def has_flag(header: int, flag: int) -> int:
-    """Return 1 if a flag is set, such as A_CE."""
+    """Return 1 if a flag is set, such as CE_BIT."""
     return (header >> flag) & 1
+
+
+@njit
+def is_important(header: int) -> int:
+    """Return 1 if the packet is important: ECN-capable, marked instead of dropped; 0 if it is droppable."""
+    return (header >> IMPORTANT_BIT) & 1
+
+
+@njit
+def with_kind(header: int, kind: int) -> int:
+    """Return a header of kind 0 (DATA) with another kind."""
+    return header | (kind << KIND_SHIFT)
+
+
+@njit
+def with_flag(header: int, flag: int) -> int:
+    """Return the header with a flag set, such as CE_BIT."""
+    return header | (1 << flag)
+
+
+@njit
+def with_lower_priority(header: int) -> int:
+    """Return the header with the next lower priority; its priority must not be the lowest."""
+    return header + (1 << PRIORITY_SHIFT)
+
+
+@njit
+def body_of(flow: int, sequence: int, argument: int) -> int:
+    """Return the body of a packet."""
+    return flow | (sequence << SEQUENCE_SHIFT) | (argument << ARGUMENT_SHIFT)
 
 
 @njit
@@ -79,10 +111,10 @@ def flow_of(body: int) -> int:
 @njit
 def sequence_of(body: int) -> int:
     """Return the sequence number."""
-    return (body >> B_SEQUENCE) & MASK_SEQUENCE
+    return (body >> SEQUENCE_SHIFT) & MASK_SEQUENCE
 
 
 @njit
 def argument_of(body: int) -> int:
     """Return the argument: the cumulative point, or the piggyback value of a data packet."""
-    return (body >> B_ARGUMENT) & MASK_SEQUENCE
+    return (body >> ARGUMENT_SHIFT) & MASK_SEQUENCE

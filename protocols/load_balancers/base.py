@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from gradwire.jit.compiled import Rule, njit
-from gradwire.jit.records.constants import A_ENTROPY
 from gradwire.jit.records.flows import Sender
+from gradwire.jit.records.packets import entropy_of
 
 
 @njit
 def pick_path(flow: Sender, draws: int) -> int:
     """Return the 16-bit path entropy of the flow's next data packet. `draws`: packets that the flow has sent."""
-    return (flow.data_header >> A_ENTROPY) & 0xFFFF
+    return entropy_of(flow.data_header)
 
 
 @njit

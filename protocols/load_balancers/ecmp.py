@@ -3,15 +3,15 @@
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw
 from gradwire.jit.records import Words
-from gradwire.jit.records.constants import A_ENTROPY
 from gradwire.jit.records.network import Switch
+from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.load_balancers.base import Balancer
 
 
 @njit
 def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
     """Return the next hop by the packet's 16 bits of entropy, which are those of its flow."""
-    return choice(draw(switch.key, (header >> A_ENTROPY) & 0xFFFF), hop_count)
+    return choice(draw(switch.key, entropy_of(header)), hop_count)
 
 
 class Ecmp(Balancer):

@@ -7,8 +7,8 @@ links behind them [recalled].
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
 from gradwire.jit.records import Words
-from gradwire.jit.records.constants import A_ENTROPY
 from gradwire.jit.records.network import Port, Switch
+from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.load_balancers.base import Balancer
 
 UNIT = 1 << 40  # weights have 26 bits at 400 Gbps
@@ -26,7 +26,7 @@ def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: 
     total = 0
     for hop in range(hop_count):
         total += weight(Port(switch, next_hops[hop]))
-    remaining = ((draw(switch.key, (header >> A_ENTROPY) & 0xFFFF) >> 8) * total) >> 24
+    remaining = ((draw(switch.key, entropy_of(header)) >> 8) * total) >> 24
     for hop in range(hop_count - 1):
         remaining -= weight(Port(switch, next_hops[hop]))
         if remaining < 0:

@@ -10,9 +10,9 @@ flows that share an entry share their path.
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw, mix
 from gradwire.jit.records import Word, Words
-from gradwire.jit.records.constants import A_ENTROPY, MASK_DESTINATION
 from gradwire.jit.records.header import StateRecord
 from gradwire.jit.records.network import Switch
+from gradwire.jit.records.packets import destination_of, entropy_of
 from gradwire.protocols.load_balancers.base import Balancer
 
 ENTRIES = 1024
@@ -28,7 +28,7 @@ class FlowletEntry(StateRecord):
 @njit
 def entry_of(switch: Switch, header: int) -> FlowletEntry:
     """Return the entry of a packet's flow."""
-    flow = ((header >> A_ENTROPY) & 0xFFFF) << 16 ^ (header & MASK_DESTINATION)
+    flow = entropy_of(header) << 16 ^ destination_of(header)
     return FlowletEntry(switch, switch.balancer_table + 2 * (mix(flow) & (ENTRIES - 1)))
 
 

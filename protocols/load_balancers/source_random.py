@@ -11,9 +11,10 @@ them: real NICs keep path state in small tables (htsim has 64 entries [code]).
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import MASK, choice, draw, mix, stream
 from gradwire.jit.records import Words
-from gradwire.jit.records.constants import A_ENTROPY, KEY_ORDER
+from gradwire.jit.records.constants import KEY_ORDER
 from gradwire.jit.records.flows import Sender
 from gradwire.jit.records.network import Switch
+from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.load_balancers.base import Balancer
 
 PATH_DRAWS = 1 << 30  # from this count on, the draws are the paths of the message
@@ -22,14 +23,14 @@ PATH_DRAWS = 1 << 30  # from this count on, the draws are the paths of the messa
 @njit
 def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
     """Return this switch's digit of the path."""
-    return ((header >> A_ENTROPY) & 0xFFFF) % hop_count
+    return entropy_of(header) % hop_count
 
 
 @njit
 def message_draw(flow: Sender, count: int) -> int:
     """Return a 32-bit random number of a message, different for every count."""
     message = mix((flow.order >> KEY_ORDER) & MASK)
-    entropy = (flow.data_header >> A_ENTROPY) & 0xFFFF
+    entropy = entropy_of(flow.data_header)
     return draw(stream(message ^ mix(entropy), mix(message ^ entropy)), count)
 
 

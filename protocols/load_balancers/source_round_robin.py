@@ -6,8 +6,8 @@ Every message starts with a different path. With `switch.path_entropies` the pat
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import A_ENTROPY
 from gradwire.jit.records.flows import Sender
+from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.load_balancers.base import Balancer
 from gradwire.protocols.load_balancers.source_random import path_of_message, select
 
@@ -18,7 +18,7 @@ def pick_path(flow: Sender, draws: int) -> int:
     paths = flow.state.path_entropies
     if paths:
         return path_of_message(flow, draws % paths)
-    return ((flow.data_header >> A_ENTROPY) + draws) & 0xFFFF
+    return (entropy_of(flow.data_header) + draws) & 0xFFFF
 
 
 class SourceRoundRobin(Balancer):

@@ -7,8 +7,9 @@ of the queue. Floyd and Jacobson's RED (1993) averages the queue; switches that 
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
-from gradwire.jit.records.constants import A_IMPORTANT, PORT_FLAG_SELECTIVE
+from gradwire.jit.records.constants import PORT_FLAG_SELECTIVE
 from gradwire.jit.records.network import Port, QueueClass
+from gradwire.jit.records.packets import is_important
 
 ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 
@@ -26,7 +27,7 @@ def admit(port: Port, waiting: QueueClass, header: int) -> int:
         port.red_draws = count + 1
         if draw(port.red_key, count) >= port.state.red_pmax * (queue - kmin) // (kmax - kmin):
             return ACCEPT
-    if (header >> A_IMPORTANT) & 1:
+    if is_important(header):
         return MARK
     if port.flags & PORT_FLAG_SELECTIVE:
         return DROP_SELECTIVE

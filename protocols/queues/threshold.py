@@ -7,8 +7,9 @@ requires, and the others wait until the buffer is full.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import A_IMPORTANT, PORT_FLAG_SELECTIVE
+from gradwire.jit.records.constants import PORT_FLAG_SELECTIVE
 from gradwire.jit.records.network import Port, QueueClass
+from gradwire.jit.records.packets import is_important
 
 ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 
@@ -17,7 +18,7 @@ ACCEPT, MARK, DROP_SELECTIVE = 0, 1, 3
 def admit(port: Port, waiting: QueueClass, header: int) -> int:
     """Return the verdict on a packet for a class of a busy port, after its buffer has admitted it."""
     if waiting.nbytes >= waiting.threshold:
-        if (header >> A_IMPORTANT) & 1:
+        if is_important(header):
             return MARK
         if port.flags & PORT_FLAG_SELECTIVE:
             return DROP_SELECTIVE

@@ -7,8 +7,8 @@ and cannot print.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import A_IMPORTANT
 from gradwire.jit.records.network import Port, QueueClass
+from gradwire.jit.records.packets import is_important
 
 ACCEPT, MARK, DROP, DROP_SELECTIVE = 0, 1, 2, 3
 
@@ -25,7 +25,7 @@ def admit(port: Port, waiting: QueueClass, header: int) -> int:
         return ACCEPT
     if waiting.nbytes >= 2 * waiting.threshold:
         return DROP
-    return MARK if (header >> A_IMPORTANT) & 1 else DROP_SELECTIVE
+    return MARK if is_important(header) else DROP_SELECTIVE
 
 
 class MarkThenDrop:

@@ -104,6 +104,10 @@ from typing import TYPE_CHECKING
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Words
 from gradwire.jit.records.flows import Parameters, Receiver, Sender
+from gradwire.jit.records.replies import for_previous as for_previous
+from gradwire.jit.records.replies import reply as reply
+from gradwire.jit.records.replies import with_piggyback as with_piggyback
+from gradwire.jit.records.replies import with_pulls as with_pulls
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Bytes, Ps, PsPerByte
 
@@ -120,30 +124,6 @@ ONE = 1 << FRACTION_BITS
 def fixed_mul(value: int, fraction: int) -> int:
     """Return a value times a fraction in fixed point, rounded down."""
     return value * fraction >> FRACTION_BITS
-
-
-@njit
-def reply(kind: int, echo: int, argument: int, size: int, count: int) -> int:
-    """Return a receiver's answer as one word: `count` control packets of `kind`, each of `size` bytes (0 = default)."""
-    return kind | (echo << 3) | (size << 4) | (count << 18) | (argument << 40)
-
-
-@njit
-def with_piggyback(answer: int) -> int:
-    """Return the answer with the piggyback of the answered packet in place of its sequence number."""
-    return answer | (1 << 30)
-
-
-@njit
-def with_pulls(answer: int, pulls: int) -> int:
-    """Return the answer (0 for none) with a request for `pulls` more pulls of the flow, at most 255."""
-    return answer | (pulls << 31)
-
-
-@njit
-def for_previous(answer: int) -> int:
-    """Return the answer, addressed to the previous data packet."""
-    return answer | (1 << 39)
 
 
 @njit

@@ -48,7 +48,7 @@ class Logs:
         if len(traced):
             traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
             self.packets.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
-        drops = drops[(drops[:, 2] >> at.A_KIND) & 7 != at.PAUSE]  # counted by ports only
+        drops = drops[(drops[:, 2] >> at.KIND_SHIFT) & 7 != at.PAUSE]  # counted by ports only
         if len(drops):
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
             lost = drops[:, 3] & at.MASK_FLOW

@@ -99,15 +99,15 @@ DROPS_BY = ("time_ps", "cause", "port", "message", "place", "word")
 def drop_columns(rows: Ints) -> dict[str, AnyArray]:
     """Return rows of `Fabric.drop_log` as columns; ports and causes are numbers, `place` and `word` are sort keys."""
     A, B = rows[:, 2], rows[:, 3]
-    data = ((A >> at.A_KIND) & 7) == at.DATA
+    data = ((A >> at.KIND_SHIFT) & 7) == at.DATA
     return {
         "message": rows[:, 4],
-        "packet": np.where(data, (B >> at.B_SEQUENCE) & at.MASK_SEQUENCE, -1).astype(np.int32),
+        "packet": np.where(data, (B >> at.SEQUENCE_SHIFT) & at.MASK_SEQUENCE, -1).astype(np.int32),
         "port": rows[:, 1] & 0xFFFFFFFF,
         "time_ps": rows[:, 0],
         "cause": rows[:, 1] >> 32,
-        "important": ((A >> at.A_IMPORTANT) & 1).astype(bool),
-        "priority": ((A >> at.A_PRIORITY) & 7).astype(np.int8),
-        "place": B >> at.B_SEQUENCE,
+        "important": ((A >> at.IMPORTANT_BIT) & 1).astype(bool),
+        "priority": ((A >> at.PRIORITY_SHIFT) & 7).astype(np.int8),
+        "place": B >> at.SEQUENCE_SHIFT,
         "word": A,
     }

@@ -135,7 +135,7 @@ class Flow:
             slots *= 2
         self.slots = min(slots, protocol.slots)
         self.stamps = memory.take(self.slots * Stamps.WORDS)
-        self.sender.data_header = priority << at.A_PRIORITY | entropy << at.A_ENTROPY
+        self.sender.data_header = priority << at.PRIORITY_SHIFT | entropy << at.ENTROPY_SHIFT
         self.sender.order = number << at.KEY_ORDER
         self.sender.stamps = self.stamps if self.slots else 0
         self.sender.stamp_mask = self.slots - 1
@@ -192,7 +192,7 @@ class Flow:
     @property
     def priority(self) -> int:
         """The priority of the next packet; a transport may change it as it sends."""
-        return self.sender.data_header >> at.A_PRIORITY & 7
+        return self.sender.data_header >> at.PRIORITY_SHIFT & 7
 
     @property
     def piggyback(self) -> int:

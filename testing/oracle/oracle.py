@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gradwire.jit.counter_rng import entropy_of
+from gradwire.jit.counter_rng import draw_entropy
 from gradwire.jit.records.flows import Pair
 from gradwire.jit.records.header import State
 from gradwire.protocols.registry import resolve_component, transport_parameters
@@ -183,7 +183,7 @@ class Oracle:
         number = len(self.flows)
         self.letters.append(letter)
         host = self.hosts[message.src]
-        entropy = entropy_of(self.case.seed, number)
+        entropy = draw_entropy(self.case.seed, number)
         protocol = self._protocol(message.transport, message.src, message.dst)
         stream = self._stream(message) if is_persistent(self.tables[message.transport]) else None
         self.flows.append(

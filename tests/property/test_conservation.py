@@ -28,7 +28,7 @@ def waiting(fabric):
             record = port + Port.classes.offset + c * QueueClass.WORDS
             entry, mine = int(state[record + QueueClass.head.offset]), []
             while True:
-                mine.append(int(state[entry + 1]) >> at.A_SIZE & at.MASK_SIZE)
+                mine.append(int(state[entry + 1]) >> at.SIZE_SHIFT & at.MASK_SIZE)
                 if entry == state[record + QueueClass.tail.offset]:
                     break
                 entry = int(state[entry])

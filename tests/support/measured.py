@@ -77,8 +77,8 @@ def watch(
         fabric.run(fabric.now + 1000 * MS if until is None else until)
     fabric.close()
     start, link, a, _, _, message = fabric.packet_log().T
-    kind, size = (a >> at.A_KIND) & 7, (a >> at.A_SIZE) & at.MASK_SIZE
-    marked = (a >> at.A_CE) & 1 == 1
+    kind, size = (a >> at.KIND_SHIFT) & 7, (a >> at.SIZE_SHIFT) & at.MASK_SIZE
+    marked = (a >> at.CE_BIT) & 1 == 1
     return Seen(network, start, link, size, message, kind == at.DATA, marked, len(fabric.drop_log()))
 
 

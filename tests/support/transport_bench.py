@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.jit.records.constants import A_KIND, B_SEQUENCE, DATA, MASK_SEQUENCE, PROBE
+from gradwire.jit.records.constants import DATA, KIND_SHIFT, MASK_SEQUENCE, PROBE, SEQUENCE_SHIFT
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.sim.engine.fabric import Fabric
@@ -114,15 +114,15 @@ def _redundant(fabric: Fabric, network: Network) -> tuple[int, int]:
     log, drops = fabric.packet_log(), fabric.drop_log()
     hosts = network.host_count
     first = log[np.isin(log[:, 1], [link for link in range(len(network.link_src)) if network.link_src[link] < hosts])]
-    kinds = (first[:, 2] >> A_KIND) & 7
+    kinds = (first[:, 2] >> KIND_SHIFT) & 7
     data = first[kinds == DATA]
     lost: dict[tuple[int, int], int] = {}
-    for row in drops[((drops[:, 2] >> A_KIND) & 7) == DATA]:
-        key = (int(row[4]), int(row[3] >> B_SEQUENCE) & MASK_SEQUENCE)
+    for row in drops[((drops[:, 2] >> KIND_SHIFT) & 7) == DATA]:
+        key = (int(row[4]), int(row[3] >> SEQUENCE_SHIFT) & MASK_SEQUENCE)
         lost[key] = lost.get(key, 0) + 1
     sent: dict[tuple[int, int], int] = {}
     for row in data:
-        key = (int(row[5]), int(row[3] >> B_SEQUENCE) & MASK_SEQUENCE)
+        key = (int(row[5]), int(row[3] >> SEQUENCE_SHIFT) & MASK_SEQUENCE)
         sent[key] = sent.get(key, 0) + 1
     # of n copies, l were lost: the l lost ones had to be replaced, and one must arrive or may be given up
     redundant = sum(max(0, n - 1 - lost.get(key, 0)) for key, n in sent.items())

@@ -10,13 +10,11 @@ from gradwire.emu.agent.core.timers import ask
 from gradwire.emu.wire.header import ACK, DATA, ECHO, IMPORTANT, WORD
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import constants as words_of
+from gradwire.jit.records.replies import reply_argument, reply_echo, reply_kind, reply_size
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, bit
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 
 PULL_PROBE = words_of.PULL_PROBE
-KIND_MASK, ECHO_BIT, SIZE_AT, SIZE_MASK = 7, 8, 4, 0x3FFF
-ARGUMENT_AT, ARGUMENT_MASK = 40, 0xFFFFFF
-"""Fields of a receiver's answer: `gradwire.protocols.transports.base.reply`."""
 
 
 @njit
@@ -61,16 +59,16 @@ def transmit(agent: Agent, flow: NicFlow, pulled: int) -> int:
 @njit
 def answer(agent: Agent, flow: ReceivingFlow, reply: int, sequence: int, slot: int) -> None:
     """Send the rules' answer to the packet in a slot."""
-    kind = reply & KIND_MASK
+    kind = reply_kind(reply)
     if flow.uses_side_channel and kind != ACK:
         ask(agent, at.ASK_ANSWER, flow.number, reply, sequence, slot)
         return
-    size = reply >> SIZE_AT & SIZE_MASK
+    size = reply_size(reply)
     if size == 0:
         size = flow.control_bytes
     fill = max(size, MIN_FRAME) - UDP_OVERHEAD
-    flags = kind | (ECHO if reply & ECHO_BIT else 0) | flow.control_flags
-    first = flow.number << 32 | reply >> ARGUMENT_AT & ARGUMENT_MASK
+    flags = kind | (ECHO if reply_echo(reply) else 0) | flow.control_flags
+    first = flow.number << 32 | reply_argument(reply)
     name = name_of(agent.incoming, slot)
     append_datagram(agent, agent.data_file, name, flow.control_tos, first, sequence << 16 | flags, 0, 0, fill)
     agent.answer_bytes += UDP_OVERHEAD + fill

@@ -19,7 +19,8 @@ already. Other policies send everything. An important packet that must arrive is
 from __future__ import annotations
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import A_ENTROPY, BLOCKED
+from gradwire.jit.records.constants import BLOCKED
+from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.transports.base import bit
 from gradwire.protocols.transports.dlcp.layout import EARLY, IMPORTANT_FIRST, RANDOM, REACHED, DlcpFlow, DlcpParameters
 
@@ -84,7 +85,7 @@ def _first_packet(flow: DlcpFlow, packets: int, droppable: int) -> int:
 def first_pass(params: DlcpParameters, flow: DlcpFlow) -> None:
     """Begin the message: compute its order and the packets it needs."""
     packets = flow.packets
-    random = (flow.data_header >> A_ENTROPY) & 0xFFFF
+    random = entropy_of(flow.data_header)
     flow.order_stride = 1
     if params.send_order == RANDOM:
         flow.order_offset = random * packets >> 16

@@ -18,7 +18,8 @@ from pydantic import model_validator
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Array, Word
-from gradwire.jit.records.constants import A_PRIORITY, BLOCKED
+from gradwire.jit.records.constants import BLOCKED
+from gradwire.jit.records.packets import priority_of, with_lower_priority
 from gradwire.protocols.transports.base import Context
 from gradwire.protocols.transports.common.delayed_acks import on_data_alike
 from gradwire.protocols.transports.common.recovery import pull as next_packet
@@ -59,9 +60,9 @@ def pull(params: PiasParameters, flow: PiasFlow, now: int) -> int:
     sent = flow.sent * params.payload
     while level < params.levels and sent >= params.thresholds[level]:
         level += 1
-        priority = (flow.data_header >> A_PRIORITY) & 7
+        priority = priority_of(flow.data_header)
         if priority < LOWEST_PRIORITY:
-            flow.data_header += 1 << A_PRIORITY
+            flow.data_header = with_lower_priority(flow.data_header)
             flow.gap = flow.ps_per_byte + SLOWER
     flow.level = level
     return sequence

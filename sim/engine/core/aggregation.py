@@ -34,31 +34,29 @@ from gradwire.jit.compiled import njit
 from gradwire.jit.records import Words
 from gradwire.jit.records.aggregation import AggregationGroup, AggregationNode, Member
 from gradwire.jit.records.constants import (
-    A_ALL,
-    A_CE,
-    A_ECHO,
-    A_IMPORTANT,
-    A_KIND,
-    A_LEAF,
-    A_SIZE,
     ACK,
-    B_ARGUMENT,
-    B_SEQUENCE,
+    CE_BIT,
     DATA,
+    ECHO_BIT,
+    GROUP_SUM_BIT,
+    IMPORTANT_BIT,
+    KIND_SHIFT,
     MASK_FLOW,
     MASK_PACKET_COUNT,
     MASK_SIZE,
+    NODE_SUM_BIT,
     PACKET_COPIED,
     PACKET_COUNT,
     PACKET_HELD,
     PACKET_MARK,
     PACKET_PASSED,
     PACKET_VERDICT,
+    SIZE_SHIFT,
 )
 from gradwire.jit.records.flows import Sender, number_of_receiver, receiver_at, sender_at
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Host, Port, Switch
-from gradwire.jit.records.packets import flow_of, has_flag, kind_of, sequence_of
+from gradwire.jit.records.packets import body_of, flow_of, has_flag, kind_of, sequence_of, with_flag, with_kind
 
 from .answer import answer, send_control
 from .bindings import on_control, on_data
@@ -66,7 +64,7 @@ from .event_log import log_delivery, log_end
 
 AGAIN, SOME, ALL = -1, 0, 1
 # the fields that a copy of a packet for another message keeps; the others are that message's
-COPIED = (MASK_SIZE << A_SIZE) | (7 << A_KIND) | (1 << A_IMPORTANT) | (1 << A_CE) | (1 << A_ECHO)
+COPIED = (MASK_SIZE << SIZE_SHIFT) | (7 << KIND_SHIFT) | (1 << IMPORTANT_BIT) | (1 << CE_BIT) | (1 << ECHO_BIT)
 
 
 @njit
@@ -122,7 +120,7 @@ def _contribute(
     AGAIN if it, or a part of it, has arrived before."""
     packet[0] |= ((header >> mark) & 1) << PACKET_MARK
     leaf = one_of(group, place).leaf
-    if not leaf or has_flag(header, A_LEAF) == 0:
+    if not leaf or has_flag(header, NODE_SUM_BIT) == 0:
         if _there(state, packet, place):
             return AGAIN
         _tick(state, packet, place)
@@ -199,7 +197,7 @@ def add_up(
 ) -> tuple[int, int]:
     """Add a packet on its way to the one host to a sum; return words A and B of the outgoing packet. A = 0 if it waits
     in a slot. A sum is a packet of the first of those that meet, whichever was last, so that sums keep to one path."""
-    if meeting != group and has_flag(header, A_LEAF):
+    if meeting != group and has_flag(header, NODE_SUM_BIT):
         return header, body  # a detour has led it back here
     data = kind_of(header) == DATA
     place = place_of(state, flow_of(body))
@@ -216,7 +214,7 @@ def add_up(
     if verdict == PACKET_PASSED:
         node.unsummed += data
         return header, body
-    mark = A_CE if data else A_ECHO
+    mark = CE_BIT if data else ECHO_BIT
     there = _contribute(state, group, packet, place, meeting.size, header, mark)
     if there == SOME:
         node.summed += data
@@ -230,7 +228,7 @@ def add_up(
     _count_made(state, group, meeting, place, -1)
     marked = (packet[0] >> PACKET_MARK) & 1
     header, body = _as_of(state, group, meeting, meeting.first_copy, header, body)
-    return header | (1 << (A_ALL if meeting == group else A_LEAF)) | (marked << mark), body
+    return header | (1 << (GROUP_SUM_BIT if meeting == group else NODE_SUM_BIT)) | (marked << mark), body
 
 
 @njit
@@ -238,8 +236,8 @@ def goes_out(state: State, group: AggregationGroup, meeting: AggregationNode, he
     """Return True if a packet on its way from the one host is for all that meet at a station. Where all members meet,
     data always is; an answer is if it says so."""
     if meeting != group:
-        return has_flag(header, A_LEAF) == 1
-    return group.is_outward == 1 or has_flag(header, A_ALL) == 1
+        return has_flag(header, NODE_SUM_BIT) == 1
+    return group.is_outward == 1 or has_flag(header, GROUP_SUM_BIT) == 1
 
 
 @njit
@@ -267,7 +265,7 @@ def copy_of(
     """Return words A and B of the copy, for the i-th member or its first station, of a packet for all."""
     first = meeting == group and bool(one_of(group, i).leaf)
     header, body = _as_of(state, group, meeting, i, header, body)
-    return header | (first << A_LEAF), body
+    return header | (first << NODE_SUM_BIT), body
 
 
 @njit
@@ -291,7 +289,7 @@ def _all_there(state: State, group: AggregationGroup, flow_number: int, header: 
     if packet[0] & PACKET_PASSED:
         return AGAIN
     there = _contribute(state, group, packet, place_of(state, flow_number), group.size, header, mark)
-    if there != ALL and has_flag(header, A_ALL) == 0:
+    if there != ALL and has_flag(header, GROUP_SUM_BIT) == 0:
         return there
     packet[0] |= PACKET_PASSED
     below = group.cumulative
@@ -342,10 +340,10 @@ def take_for_all(
     size = receiver.payload
     if sequence == receiver.packets - 1:
         size = receiver.nbytes - sequence * size
-    receiver.marked += has_flag(header, A_CE)
-    there = _all_there(state, group, flow_number, header, body, A_CE)
-    if there == AGAIN and has_flag(header, A_LEAF) == 0:
-        reply = _take(state, thread, flow_number, sequence, size, has_flag(header, A_CE), now)
+    receiver.marked += has_flag(header, CE_BIT)
+    there = _all_there(state, group, flow_number, header, body, CE_BIT)
+    if there == AGAIN and has_flag(header, NODE_SUM_BIT) == 0:
+        reply = _take(state, thread, flow_number, sequence, size, has_flag(header, CE_BIT), now)
         answer(state, thread, node, port, receiver, reply, header, body, now)
     if there != ALL:
         return
@@ -354,8 +352,8 @@ def take_for_all(
         _take(state, thread, member(state, group, i), sequence, size, ce, now)
     first = one_of(group, 0).receiver
     first.control_sent += 1
-    header = first.control_header | (ACK << A_KIND) | (ce << A_ECHO) | (1 << A_ALL)
-    body = member(state, group, 0) | (sequence << B_SEQUENCE) | (group.cumulative << B_ARGUMENT)
+    header = with_flag(with_kind(first.control_header, ACK), GROUP_SUM_BIT) | (ce << ECHO_BIT)
+    body = body_of(member(state, group, 0), sequence, group.cumulative)
     send_control(state, thread, node, port, header, body, now)
 
 
@@ -377,7 +375,7 @@ def hear_for_all(
     transport gets the acknowledgement when all have acknowledged. Returns its record, 0 if there is nothing to do or it
     is done."""
     flow = sender_at(state, member(state, group, 0))
-    if flow.is_done or _all_there(state, group, flow_number, header, body, A_ECHO) != ALL:
+    if flow.is_done or _all_there(state, group, flow_number, header, body, ECHO_BIT) != ALL:
         return Sender(state, 0)
     sequence = sequence_of(body)
     on_control(flow, ACK, sequence, group.cumulative, _mark(state, group, sequence), now)

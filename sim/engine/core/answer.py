@@ -6,14 +6,10 @@ that a full packet of the flow takes on the host's line.
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import (
-    A_ECHO,
-    A_KIND,
-    B_ARGUMENT,
-    B_SEQUENCE,
+    ECHO_BIT,
     KEY_ORDER,
     MASK_KEY_NUMBER,
     MASK_SEQUENCE,
-    MASK_SIZE,
     PULL,
     WHAT_PULL,
     WHAT_TIMER,
@@ -21,7 +17,27 @@ from gradwire.jit.records.constants import (
 from gradwire.jit.records.flows import Receiver, number_of_receiver, receiver_at
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Host, Port
-from gradwire.jit.records.packets import argument_of, entropy_of, flow_of, priority_of, sequence_of, size_of, with_size
+from gradwire.jit.records.packets import (
+    argument_of,
+    body_of,
+    entropy_of,
+    flow_of,
+    priority_of,
+    sequence_of,
+    size_of,
+    with_kind,
+    with_size,
+)
+from gradwire.jit.records.replies import (
+    has_piggyback,
+    is_for_previous,
+    reply_argument,
+    reply_count,
+    reply_echo,
+    reply_kind,
+    reply_pulls,
+    reply_size,
+)
 from gradwire.sim.engine.memory.timer_heap import push, sender_of, watches
 
 from .bindings import HOST_PATHS, PULLS, STREAMS, on_late
@@ -73,8 +89,8 @@ def send_pull(state: State, thread: Thread, node: Host, port: Port, now: int) ->
     receiver.pulls_sent += 1
     receiver.control_sent += 1
     flow_number = number_of_receiver(state, receiver)
-    header = receiver.control_header | (PULL << A_KIND)
-    body = flow_number | ((receiver.pulls_sent & MASK_SEQUENCE) << B_ARGUMENT)
+    header = with_kind(receiver.control_header, PULL)
+    body = body_of(flow_number, 0, receiver.pulls_sent & MASK_SEQUENCE)
     if receiver != node.pull_tail:
         node.pull_head = receiver.next_puller
         node.pull_tail.next_puller = receiver
@@ -97,34 +113,33 @@ def answer(
     body: int,
     now: int,
 ) -> None:
-    """Send the control packets that a receiver wants in answer to a packet. `reply`: kind 3 | echo 1 | size 14 | count
-    12 | rider 1 | pulls 8 | ... | argument 22, from bit 40 on (see `gradwire.protocols.transports.base.reply`)."""
+    """Send the control packets that a receiver wants in answer to a packet (`gradwire.jit.records.replies`)."""
     if PULLS:
-        pulls = (reply >> 31) & 0xFF
+        pulls = reply_pulls(reply)
         if pulls:
             _want_pulls(state, node, receiver, pulls, now)
-    count = (reply >> 18) & 0xFFF
+    count = reply_count(reply)
     if count == 0:
         return
     entropy = entropy_of(header)
-    header = receiver.control_header | ((reply & 7) << A_KIND) | (((reply >> 3) & 1) << A_ECHO)
+    header = with_kind(receiver.control_header, reply_kind(reply)) | (reply_echo(reply) << ECHO_BIT)
     if HOST_PATHS:
         header = with_entropy(header, entropy)
-    size = (reply >> 4) & MASK_SIZE
+    size = reply_size(reply)
     if size:
         header = with_size(header, size)
     sequence = sequence_of(body)
-    if (reply >> 30) & 1:
+    if has_piggyback(reply):
         sequence = argument_of(body)
     receiver.control_sent += count
-    body = flow_of(body) | (((reply >> 40) & MASK_SEQUENCE) << B_ARGUMENT)
+    flow_number, argument = flow_of(body), reply_argument(reply)
     if count == 1:
-        send_control(state, thread, node, port, header, body | (sequence << B_SEQUENCE), now)
+        send_control(state, thread, node, port, header, body_of(flow_number, sequence, argument), now)
         return
     c = min(priority_of(header), port.flags >> 8)
     size = size_of(header)
     for i in range(count):
-        append(state, thread, port, header, body | (i << B_SEQUENCE), size, c, 0, now)
+        append(state, thread, port, header, body_of(flow_number, i, argument), size, c, 0, now)
 
 
 @njit
@@ -140,9 +155,11 @@ def answer_or_wait(
     body: int,
     now: int,
 ) -> None:
-    """Send the answer of a receiver that may delay it to a data packet, or to the one before, and arm its timer. `s`:
-    the record that its transport works on."""
-    if (reply >> 39) & 1:
+    """Send the answer of a receiver that may delay it to a data packet, or to the one before, and arm its timer.
+
+    `stream`: the record that its transport works on.
+    """
+    if is_for_previous(reply):
         _answer_last(state, thread, node, port, stream, reply, now)
     elif reply:
         answer(state, thread, node, port, receiver, reply, header, body, now)

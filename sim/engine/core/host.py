@@ -8,14 +8,14 @@ NIC (`nic`) starts at once.
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Words
 from gradwire.jit.records.constants import (
-    A_CE,
-    A_ECHO,
-    A_TRIMMED,
+    CE_BIT,
     DATA,
+    ECHO_BIT,
     FOREVER,
     MASK_KEY_SENDER,
     PAUSE,
     PROBE,
+    TRIMMED_BIT,
     WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
@@ -77,7 +77,7 @@ def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, 
             take_for_all(state, thread, node, port, group_of(state, flow_number), flow_number, header, body, now)
             return
         done = receiver.is_done
-        if kind == DATA and TRIMMING and has_flag(header, A_TRIMMED):
+        if kind == DATA and TRIMMING and has_flag(header, TRIMMED_BIT):
             receiver.trimmed += 1
             reply = on_trimmed(receiver, sequence, now)
         elif kind == DATA:
@@ -85,7 +85,7 @@ def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, 
             last = receiver.packets - 1
             if sequence == last:
                 size = receiver.nbytes - last * size
-            ce = has_flag(header, A_CE)
+            ce = has_flag(header, CE_BIT)
             receiver.marked += ce
             if ACK_DELAY and RIDES:
                 receiver.last_piggyback = argument
@@ -118,16 +118,16 @@ def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, 
         return
     if STREAMS and flow.stream:
         if HOST_PATHS:
-            on_feedback(flow.stream, kind, entropy_of(header), has_flag(header, A_ECHO), now)
-        flow = hear_in_stream(state, thread, flow, kind, sequence, argument, has_flag(header, A_ECHO), now)
+            on_feedback(flow.stream, kind, entropy_of(header), has_flag(header, ECHO_BIT), now)
+        flow = hear_in_stream(state, thread, flow, kind, sequence, argument, has_flag(header, ECHO_BIT), now)
         arm(state, node, flow)
         make_ready(state, thread, node, port, flow, now)
         return
     if flow.is_done:
         return
     if HOST_PATHS:
-        on_feedback(flow, kind, entropy_of(header), has_flag(header, A_ECHO), now)
-    on_control(flow, kind, sequence, argument, has_flag(header, A_ECHO), now)
+        on_feedback(flow, kind, entropy_of(header), has_flag(header, ECHO_BIT), now)
+    on_control(flow, kind, sequence, argument, has_flag(header, ECHO_BIT), now)
     if flow.is_done:
         log_end(state, thread, flow_number, now)
     else:

@@ -3,11 +3,11 @@
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
 from gradwire.jit.records.constants import (
-    A_LOGGED,
     CAUSE_DOWN,
     CAUSE_EVICTED,
     CAUSE_LINK,
     DATA,
+    LOGGED_BIT,
     PAUSE,
     PORT_FLAG_STAMPS,
     SHAPE_DOWN,
@@ -130,7 +130,7 @@ def _fate(state: State, thread: Thread, port: Port, header: int, body: int, star
         count += port.extra.drops_by_cause[CAUSE_DOWN - CAUSE_EVICTED]
         if draw(port.loss_key, count) < port.loss:
             lost = 1
-    if shape & SHAPE_TRACED and has_flag(header, A_LOGGED):
+    if shape & SHAPE_TRACED and has_flag(header, LOGGED_BIT):
         _trace(state, thread, port, start, header, body, lost)
     if lost:
         log_drop(state, thread, port, end, cause, header, body)

@@ -17,13 +17,10 @@ groups of the best class first.
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import (
-    A_IMPORTANT,
-    A_KIND,
-    B_ARGUMENT,
-    B_SEQUENCE,
     BLOCKED,
     DATA,
     GROUPS_FIRST,
+    IMPORTANT_BIT,
     KEY_CLASS,
     KEY_ORDER,
     MASK_SEQUENCE,
@@ -35,7 +32,17 @@ from gradwire.jit.records.constants import (
 from gradwire.jit.records.flows import Sender, Stamps, number_of_sender, sender_at
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Host, Port, queue_of
-from gradwire.jit.records.packets import flow_of, kind_of, priority_of, size_of, with_entropy, with_size
+from gradwire.jit.records.packets import (
+    body_of,
+    flow_of,
+    kind_of,
+    priority_of,
+    size_of,
+    with_entropy,
+    with_flag,
+    with_kind,
+    with_size,
+)
 from gradwire.protocols.transports.base import bit
 from gradwire.scenarios.wire import PROBE_BYTES
 from gradwire.sim.engine.memory.atomics import count_trailing_zeros
@@ -237,7 +244,7 @@ def _send_data(state: State, thread: Thread, node: Host, port: Port, c: int, flo
 
 @njit
 def _make_packet(state: State, node: Host, flow: Sender, got: int, now: int) -> tuple[int, int]:
-    """Return words A and B of the packet that a flow has pulled, and update the flow for its sending."""
+    """Return the header and the body of the packet that a flow has pulled, and update the flow for its sending."""
     message = flow  # the record of the packet's message
     if STREAMS and flow.stream:
         message = message_of(state, flow, got, now)
@@ -247,20 +254,18 @@ def _make_packet(state: State, node: Host, flow: Sender, got: int, now: int) -> 
     if got >= PULL_PROBE:
         # a probe is a control packet in the data's class, so that it queues behind the data it asks about
         argument = got - PULL_PROBE
-        header = with_size(header, PROBE_BYTES) | (PROBE << A_KIND) | (1 << A_IMPORTANT)
-        body = flow_number | (argument << B_ARGUMENT)
+        header = with_flag(with_kind(with_size(header, PROBE_BYTES), PROBE), IMPORTANT_BIT)
+        body = body_of(flow_number, 0, argument)
     else:
         sequence = got & MASK_SEQUENCE
         if sequence == message.packets - 1:
             header = with_size(header, message.last_bytes)
         tags = message.tags
         if tags <= 1:
-            header |= (tags | (got >> 30)) << A_IMPORTANT
+            header |= (tags | (got >> 30)) << IMPORTANT_BIT
         else:
-            header |= (bit(message.tag_bits, sequence) | (got >> 30)) << A_IMPORTANT
-        body = flow_number | (sequence << B_SEQUENCE)
-        if RIDES:
-            body |= flow.piggyback << B_ARGUMENT
+            header |= (bit(message.tag_bits, sequence) | (got >> 30)) << IMPORTANT_BIT
+        body = body_of(flow_number, sequence, flow.piggyback if RIDES else 0)
         if INT and flow.stamps:
             Stamps(state, flow.stamps + (flow.piggyback & flow.stamp_mask) * Stamps.WORDS).hops = 0
         if HOST_PATHS:

@@ -10,18 +10,10 @@ any neighbour, its ports are served not one by one but in order of time, equal t
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import (
-    A_KIND,
-    A_LOGGED,
-    A_SIZE,
-    ALPHA_UNIT,
-    B_ARGUMENT,
-    MASK_FLOW,
-    PAUSE,
-    PORT_FLAG_ACTIVE,
-)
+from gradwire.jit.records.constants import ALPHA_UNIT, LOGGED_BIT, MASK_FLOW, PAUSE, PORT_FLAG_ACTIVE, SIZE_SHIFT
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Port, Switch
+from gradwire.jit.records.packets import body_of, with_flag, with_kind
 from gradwire.scenarios.wire import MIN_FRAME
 
 from .bindings import PFC, SHARED
@@ -62,8 +54,8 @@ def send_pause(state: State, thread: Thread, port: Port, start: int) -> None:
     """Send the far end of port `p` a frame with the classes to pause."""
     extra = port.extra
     extra.pause_due = 0
-    header = (MIN_FRAME << A_SIZE) | (PAUSE << A_KIND) | (1 << A_LOGGED)
-    transmit(state, thread, port, header, MASK_FLOW | (extra.pause_wanted << B_ARGUMENT), start)
+    header = with_flag(with_kind(MIN_FRAME << SIZE_SHIFT, PAUSE), LOGGED_BIT)
+    transmit(state, thread, port, header, body_of(MASK_FLOW, 0, extra.pause_wanted), start)
 
 
 @njit

@@ -87,7 +87,7 @@ class Pairs:
         transport whether packets queue there, so it must be that of its messages."""
         records, state = self._records, self._records.memory.state
         g = int(records.sender(records.new(src, dst)))
-        view(Sender, state, g).data_header = dst | priority << at.A_PRIORITY
+        view(Sender, state, g).data_header = dst | priority << at.PRIORITY_SHIFT
         view(Sender, state, g).next_ready = -1
         view(Sender, state, g).kind = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
         view(Sender, state, g).pair = pair

@@ -86,11 +86,11 @@ class FlowRecords:
         view(Host, memory.state, memory.node_base[: len(line)]).ps_per_byte = line
         for number, bound in enumerate(transports):
             owner, base = bound.owner, memory.transports + TransportKind.WORDS * number
-            control = owner.control_bytes << at.A_SIZE | bound.control_priority << at.A_PRIORITY
+            control = owner.control_bytes << at.SIZE_SHIFT | bound.control_priority << at.PRIORITY_SHIFT
             for word, value in (
                 (TransportKind.payload.offset, bound.payload),
                 (TransportKind.overhead.offset, owner.data_overhead),
-                (TransportKind.control_header.offset, control | bound.control_important << at.A_IMPORTANT),
+                (TransportKind.control_header.offset, control | bound.control_important << at.IMPORTANT_BIT),
                 (TransportKind.sender_bitmaps.offset, owner.sender_bitmaps),
                 (TransportKind.receiver_bitmaps.offset, owner.receiver_bitmaps),
                 (TransportKind.probes_offset.offset, owner.probe_word),

@@ -21,7 +21,7 @@ from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.simulator_rules import Pairs, ReceivingEnd, Rules, SendingEnd
 from gradwire.emu.wire.header import ACK, STOP
-from gradwire.jit.counter_rng import entropy_of
+from gradwire.jit.counter_rng import draw_entropy
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.flows import Sender
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, Context
@@ -169,8 +169,8 @@ def test_a_message_has_the_entropy_that_the_simulator_gives_it():
     made = carrier()
     for number in (0, 7, 70_000):
         word = made.make_sender(row_of(number, 0, 1)).record.data_header
-        assert word >> at.A_ENTROPY == entropy_of(11, number)
-    assert len(np.unique(entropy_of(11, np.arange(100)))) > 90
+        assert word >> at.ENTROPY_SHIFT == draw_entropy(11, number)
+    assert len(np.unique(draw_entropy(11, np.arange(100)))) > 90
 
 
 def test_ends_made_ahead_are_those_that_are_used_and_begin_when_they_are_sent(monkeypatch):

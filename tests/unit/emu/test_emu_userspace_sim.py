@@ -13,7 +13,7 @@ from userspace_cases import Driven, Packet, no_program
 from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan
 from gradwire.emu.switches.userspace_switch.fabric import port_counts
 from gradwire.emu.switches.userspace_switch.layout import NodeRow
-from gradwire.jit.counter_rng import entropy_of
+from gradwire.jit.counter_rng import draw_entropy
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.wire import GRADWIRE_PORT, PACKET_KINDS
 from gradwire.sim.simulate import simulate
@@ -128,7 +128,7 @@ def test_everything_behind_the_hosts_is_the_same(name):
         host = number[row["port"].split("->")[0]]
         if host < plan.host_count:
             there = row["kind"] in ("data", "probe")
-            entropy = int(entropy_of(plan.seed, row["message"]))
+            entropy = int(draw_entropy(plan.seed, row["message"]))
             packet = labelled(row, ends[row["message"]][there], entropy)
             identity[id(packet)] = (packet, row["message"], row["kind"], row["packet"], row["argument"])
             fabric.advance(row["start_ps"])

@@ -82,5 +82,5 @@ def test_compiled_code_draws_the_entropies_that_python_does(seed):
     assert (
         [counter_rng.flow_entropy.numba(key, each) for each in numbers]
         == [counter_rng.key_of(seed, counter_rng.FLOW_ENTROPY, each) & 0xFFFF for each in numbers]
-        == counter_rng.entropy_of(seed, np.array(numbers)).tolist()
+        == counter_rng.draw_entropy(seed, np.array(numbers)).tolist()
     )

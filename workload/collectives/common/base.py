@@ -339,9 +339,9 @@ def _beginning(seed: int, *identity: Ints) -> Ints:
     `identity`."""
     import numpy as np
 
-    from gradwire.jit.counter_rng import MASK, entropy_of, mix
+    from gradwire.jit.counter_rng import MASK, draw_entropy, mix
 
     key: Any = np.zeros(len(identity[0]), dtype=np.int64)
     for column in identity:
         key = mix.py_func(key + column & MASK)
-    return np.asarray(entropy_of(seed, key), dtype=np.int64)
+    return np.asarray(draw_entropy(seed, key), dtype=np.int64)
