@@ -21,9 +21,12 @@ import numpy
 from gradwire.jit.compiled import Compiled, Intrinsic, intrinsics_files
 from gradwire.jit.machine_code import target_description
 from gradwire.jit.records import RecordClass, WordsClass
+from gradwire.jit.records.bit_fields import BitField, BitFieldSetter
 
 PLAIN = (int, float, bool, str, bytes, type(None))
 """Types whose `repr` determines the value."""
+DECLARED = (RecordClass, BitField, BitFieldSetter)
+"""Types of declarations, whose `code()` determines the compiled code."""
 
 
 def digest_of(source: str, functions: Iterable[FunctionType], files: Iterable[Path]) -> str:
@@ -93,7 +96,7 @@ def _meaning(function: FunctionType, name: str, value: object, known: dict[Funct
         return inner and (inner, value.declared)
     if isinstance(value, Intrinsic):
         return value.module, value.name
-    if isinstance(value, RecordClass):
+    if isinstance(value, DECLARED):
         return value.code()
     if isinstance(value, WordsClass):
         return value.__name__
@@ -139,4 +142,4 @@ def constants(function: FunctionType) -> list[tuple[str, object]]:
     numbers: list[tuple[str, object]] = [
         (name, value) for name, value in values if isinstance(value, (int, float, tuple))
     ]
-    return numbers + [(name, value.code()) for name, value in values if isinstance(value, RecordClass)]
+    return numbers + [(name, value.code()) for name, value in values if isinstance(value, DECLARED)]

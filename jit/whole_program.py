@@ -182,6 +182,13 @@ def enable_whole_program(folder: Path) -> None:
             signature = known[key] = resolve(self, context, args, kws)
         return signature
 
+    template_of = dispatcher._DispatcherBase.get_call_template
+
+    def get_call_template(self: Any, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+        """Return the template for any integers in place of constants: the optimiser sees the constants anyway."""
+        any_integers = [types.int64 if isinstance(kind, types.IntegerLiteral) else kind for kind in args]
+        return template_of(self, tuple(any_integers), kws)
+
     lowered = FunctionCache(folder, deferred_library)
     lower = dispatcher._FunctionCompiler._compile_core
     describe = funcdesc.PythonFunctionDescriptor.from_specialized_function
@@ -213,6 +220,7 @@ def enable_whole_program(folder: Path) -> None:
     dispatcher._FunctionCompiler._compile_core = compile_core
     funcdesc.PythonFunctionDescriptor.from_specialized_function = from_specialized_function
     operators.get_call_type = get_call_type
+    dispatcher._DispatcherBase.get_call_template = get_call_template
     dispatcher._FunctionCompiler._customize_flags = customize_flags
     cpu.CPUContext.get_executable = get_executable
     compiler.DefaultPassBuilder.define_untyped_pipeline = staticmethod(define_untyped)

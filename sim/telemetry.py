@@ -15,6 +15,17 @@ import numpy as np
 from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.network import Port, PortExtra
+from gradwire.jit.records.packets import (
+    argument_of,
+    has_echo,
+    is_important,
+    is_marked,
+    is_trimmed,
+    kind_of,
+    priority_of,
+    sequence_of,
+    size_of,
+)
 from gradwire.result_store.arrow import CodedTexts
 from gradwire.scenarios.arrays import Columns, Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
@@ -121,19 +132,19 @@ def delay_columns(fabric: Fabric, network: Network) -> Columns:
 def packet_columns(fabric: Fabric, network: Network) -> Columns:
     """Return the Result's table `packets`: every logged transmission, by time and link."""
     start, links, A, B, lost, message = fabric.packet_log().T
-    kinds = (A >> at.KIND_SHIFT) & 7
+    kinds = kind_of(A)
     return {
         "start_ps": start,
         "port": CodedTexts([network.link_name(link) for link in range(network.link_count)], links),
         "message": message,
         "kind": CodedTexts(PACKET_KINDS, kinds),
-        "packet": np.where(kinds == at.DATA, (B >> at.SEQUENCE_SHIFT) & at.MASK_SEQUENCE, -1),
-        "bytes": (A >> at.SIZE_SHIFT) & at.MASK_SIZE,
-        "priority": (A >> at.PRIORITY_SHIFT) & 7,
-        "important": ((A >> at.IMPORTANT_BIT) & 1).astype(bool),
-        "marked": ((A >> at.CE_BIT) & 1).astype(bool),
-        "trimmed": ((A >> at.TRIMMED_BIT) & 1).astype(bool),
-        "echo": ((A >> at.ECHO_BIT) & 1).astype(bool),
-        "argument": (B >> at.ARGUMENT_SHIFT) & at.MASK_SEQUENCE,
+        "packet": np.where(kinds == at.DATA, sequence_of(B), -1),
+        "bytes": size_of(A),
+        "priority": priority_of(A),
+        "important": is_important(A).astype(bool),
+        "marked": is_marked(A).astype(bool),
+        "trimmed": is_trimmed(A).astype(bool),
+        "echo": has_echo(A).astype(bool),
+        "argument": argument_of(B),
         "lost": lost.astype(bool),
     }

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gradwire.jit.records import Record
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.flows import Pair, Parameters, Receiver, Sender, Stamps
+from gradwire.jit.records.packets import with_entropy
 from gradwire.jit.records.replies import reply_argument, reply_count, reply_echo, reply_kind, reply_pulls, reply_size
 from gradwire.protocols.registry import (
     RECEIVER_SIDE,
@@ -133,7 +134,7 @@ class FlowHarness:
             "pair": pair,
             "allowed_loss": allowed,
             "turn": turn,
-            "data_header": entropy << at.ENTROPY_SHIFT,
+            "data_header": with_entropy(0, entropy),
         }
         receiver = {
             "packets": packets,
@@ -225,7 +226,7 @@ class FlowHarness:
     @staticmethod
     def _reply(word: int) -> ReceiverReply:
         fields = (reply_kind, reply_echo, reply_argument, reply_size, reply_count, reply_pulls)
-        return ReceiverReply(*(field.py_func(int(word)) for field in fields))
+        return ReceiverReply(*(field(int(word)) for field in fields))
 
 
 def _records_of(owner: type[Transport], argument: str) -> type[Record]:

@@ -29,8 +29,8 @@ from gradwire.emu.agent.loop import ERROR_TEXTS
 from gradwire.emu.agent.nic import FlowGroup, ScheduledFlow
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.jit.records.constants import ENTROPY_SHIFT, PRIORITY_SHIFT
 from gradwire.jit.records.flows import Pair, Parameters, Receiver
+from gradwire.jit.records.packets import with_entropy, with_priority
 from gradwire.jit.records.replies import reply_kind, reply_size
 from gradwire.protocols.registry import resolve_component, transport_parameters
 from gradwire.protocols.transports.base import Context
@@ -81,8 +81,8 @@ class Rules:
 
     def answer(self, word: int) -> tuple[int, int]:
         """Return (kind, zeros after the header) of a receiver's answer."""
-        size = reply_size.py_func(word) or int(self.owner.control_bytes)
-        return reply_kind.py_func(word), max(size, MIN_FRAME) - UDP_OVERHEAD
+        size = reply_size(word) or int(self.owner.control_bytes)
+        return reply_kind(word), max(size, MIN_FRAME) - UDP_OVERHEAD
 
 
 class Pairs:
@@ -152,7 +152,7 @@ class SendingEnd(ScheduledFlow):
         index, flow, record = self.index, self.nic_flow, self.record
         flow.rules, flow.parameters = rules.table.index, rules.parameters.index
         flow.packets = self.packets
-        record.data_header = row.priority << PRIORITY_SHIFT | entropy << ENTROPY_SHIFT
+        record.data_header = with_entropy(with_priority(0, row.priority), entropy)
         record.packets = self.packets
         record.last_bytes = row.nbytes - payload * (self.packets - 1) + owner.data_overhead
         record.bitmaps_base, record.peer_bitmaps_base = index + core.SENDER_WORDS, index + peer_offset

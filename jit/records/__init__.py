@@ -10,7 +10,8 @@ transmission takes `ceil(bytes * ps_per_byte)` without a division.
 
 `table` declares records, `numba_types` compiles their attributes. The records are those of the header and the threads
 (`header`), of flows (`flows`), nodes and ports (`network`), programs (`programs`) and aggregation groups
-(`aggregation`); `packets` has the fields of a packet's two words, and `constants` the values of fields.
+(`aggregation`); `packets` has the fields of a packet's two words and `replies` those of a receiver's answer (packed
+words, declared by `bit_fields`); `constants` has the values of fields.
 """
 
 from gradwire.jit.records.table import (

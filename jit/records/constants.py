@@ -57,13 +57,11 @@ MASK_KEY_NUMBER = (1 << 26) - 1
 WHAT_START, WHAT_PACE, WHAT_TIMER, WHAT_PULL = 0, 1, 2, 3
 
 # --- packets: the words are described in `gradwire.jit.records.packets`
-SIZE_SHIFT, KIND_SHIFT, PRIORITY_SHIFT, ENTROPY_SHIFT = 18, 32, 35, 42
-IMPORTANT_BIT, CE_BIT, ECHO_BIT, TRIMMED_BIT = 38, 39, 40, 41
-LOGGED_BIT, GROUP_SUM_BIT, NODE_SUM_BIT = 58, 59, 60
 MASK_DESTINATION = 0x3FFFF
 MASK_SIZE = 0x3FFF
 MAX_HOSTS = MASK_DESTINATION + 1
-SEQUENCE_SHIFT, ARGUMENT_SHIFT = 20, 42
+TURN_SHIFT = 18
+"""`ProgramMessage.destination`: bits of the destination host below the turn."""
 MASK_FLOW = MAX_FLOWS  # the largest number is that of packets without a flow
 MASK_SEQUENCE = MAX_PACKETS
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = 0, 1, 2, 3, 4, 5, 6, 7

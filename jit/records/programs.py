@@ -50,7 +50,7 @@ class ProgramMessage(StateRecord, words=9):
 
     flow = Reference(lambda: Sender, "its sender's record, once assigned; 0 = none yet")
     host = Reference(lambda: Host, "base of its host")
-    destination = Word("the destination host | `Sender.turn` of the message << SIZE_SHIFT")
+    destination = Word("the destination host | `Sender.turn` of the message << TURN_SHIFT")
     queue = Reference(lambda: ReleaseQueue, "base of the queue that releases it, 0 = none")
     rank = Word("rank among the messages of its queue, lowest first")
     variant = Reference(lambda: Variant, "base of the words shared with other messages of its step")

@@ -36,7 +36,7 @@ from gradwire.jit.compiled import njit
 from gradwire.jit.records import Bitmap, Word
 from gradwire.jit.records.constants import ACK, BLOCKED, MASK_SEQUENCE, NACK
 from gradwire.jit.records.flows import Receiver
-from gradwire.jit.records.packets import priority_of, with_lower_priority
+from gradwire.jit.records.packets import priority_of, with_priority
 from gradwire.protocols.transports.base import Context, bit, clear_bit, packets_of, reply, set_bit, with_pulls
 from gradwire.protocols.transports.common.sent_times import BITMAPS, SCOREBOARD, stamp
 from gradwire.protocols.transports.common.window import (
@@ -84,8 +84,9 @@ MOST_BACKOFF = 12
 @njit
 def go_below(flow: NdpFlow) -> None:
     """Move data one class down, and leave the message's class to headers and control packets."""
-    if priority_of(flow.data_header) < LOWEST_PRIORITY:
-        flow.data_header = with_lower_priority(flow.data_header)
+    priority = priority_of(flow.data_header)
+    if priority < LOWEST_PRIORITY:
+        flow.data_header = with_priority(flow.data_header, priority + 1)
 
 
 @njit

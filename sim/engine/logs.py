@@ -14,6 +14,7 @@ from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.header import DeliveryEntry, Thread
 from gradwire.jit.records.network import DropEntry, TraceEntry
+from gradwire.jit.records.packets import kind_of
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
 from gradwire.sim.engine.memory.flows import Flows
@@ -48,7 +49,7 @@ class Logs:
         if len(traced):
             traced = traced[np.lexsort((traced[:, 1], traced[:, 0]))]
             self.packets.append(np.column_stack((traced, self._messages_of(traced[:, 3]))))
-        drops = drops[(drops[:, 2] >> at.KIND_SHIFT) & 7 != at.PAUSE]  # counted by ports only
+        drops = drops[kind_of(drops[:, 2]) != at.PAUSE]  # counted by ports only
         if len(drops):
             drops = drops[np.lexsort((drops[:, 3], drops[:, 1], drops[:, 0]))]
             lost = drops[:, 3] & at.MASK_FLOW

@@ -10,6 +10,7 @@ import numpy as np
 from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.network import DropEntry, Port, PortExtra, Switch
+from gradwire.jit.records.packets import is_important, kind_of, priority_of, sequence_and_argument_of, sequence_of
 from gradwire.result_store.table_schema import CAUSES, TABLES
 from gradwire.scenarios.arrays import AnyArray, Columns, Ints
 from gradwire.sim.engine.logs import concatenate_rows
@@ -99,15 +100,15 @@ DROPS_BY = ("time_ps", "cause", "port", "message", "place", "word")
 def drop_columns(rows: Ints) -> dict[str, AnyArray]:
     """Return rows of `Fabric.drop_log` as columns; ports and causes are numbers, `place` and `word` are sort keys."""
     A, B = rows[:, 2], rows[:, 3]
-    data = ((A >> at.KIND_SHIFT) & 7) == at.DATA
+    data = kind_of(A) == at.DATA
     return {
         "message": rows[:, 4],
-        "packet": np.where(data, (B >> at.SEQUENCE_SHIFT) & at.MASK_SEQUENCE, -1).astype(np.int32),
+        "packet": np.where(data, sequence_of(B), -1).astype(np.int32),
         "port": rows[:, 1] & 0xFFFFFFFF,
         "time_ps": rows[:, 0],
         "cause": rows[:, 1] >> 32,
-        "important": ((A >> at.IMPORTANT_BIT) & 1).astype(bool),
-        "priority": ((A >> at.PRIORITY_SHIFT) & 7).astype(np.int8),
-        "place": B >> at.SEQUENCE_SHIFT,
+        "important": is_important(A).astype(bool),
+        "priority": priority_of(A).astype(np.int8),
+        "place": sequence_and_argument_of(B),
         "word": A,
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.flows import Pair, Parameters, Receiver, Sender, Stamp, Stamps
+from gradwire.jit.records.packets import priority_of, with_entropy, with_priority
 from gradwire.protocols.transports.base import NoOpTransport, control_important, rides
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.loss import LossAllowance, allowed_loss
@@ -135,7 +136,7 @@ class Flow:
             slots *= 2
         self.slots = min(slots, protocol.slots)
         self.stamps = memory.take(self.slots * Stamps.WORDS)
-        self.sender.data_header = priority << at.PRIORITY_SHIFT | entropy << at.ENTROPY_SHIFT
+        self.sender.data_header = with_entropy(with_priority(0, priority), entropy)
         self.sender.order = number << at.KEY_ORDER
         self.sender.stamps = self.stamps if self.slots else 0
         self.sender.stamp_mask = self.slots - 1
@@ -192,7 +193,7 @@ class Flow:
     @property
     def priority(self) -> int:
         """The priority of the next packet; a transport may change it as it sends."""
-        return self.sender.data_header >> at.PRIORITY_SHIFT & 7
+        return priority_of(self.sender.data_header)
 
     @property
     def piggyback(self) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradwire.jit.records.constants import DATA, KIND_SHIFT, MASK_SIZE, SIZE_SHIFT
+from gradwire.jit.records.constants import DATA
+from gradwire.jit.records.packets import kind_of, size_of
 from gradwire.protocols.transports.roce.dcqcn import Dcqcn
 from gradwire.protocols.transports.roce.hpcc import Hpcc
 from gradwire.scenarios.schema.network.network import Switch
@@ -66,9 +67,9 @@ def watch(
     told = fabric.finish()
     fabric.close()
     down = int(np.flatnonzero(network.link_dst == 0)[0])
-    data = log[(log[:, 2] >> KIND_SHIFT & 7) == DATA]
+    data = log[kind_of(log[:, 2]) == DATA]
     up, data = data[data[:, 1] != down], data[data[:, 1] == down]
-    size = data[:, 2] >> SIZE_SHIFT & MASK_SIZE
+    size = size_of(data[:, 2])
     waited = np.zeros(len(data), dtype=np.int64)
     for message in range(len(sizes)):  # they stay in order, and on these links none is lost
         mine, sent = data[:, 5] == message, up[up[:, 5] == message]

@@ -12,6 +12,7 @@ from random_cases import US, cases
 
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.network import Port, QueueClass
+from gradwire.jit.records.packets import size_of
 from gradwire.testing.oracle import run_engine
 from gradwire.testing.oracle.packets import DATA
 
@@ -28,7 +29,7 @@ def waiting(fabric):
             record = port + Port.classes.offset + c * QueueClass.WORDS
             entry, mine = int(state[record + QueueClass.head.offset]), []
             while True:
-                mine.append(int(state[entry + 1]) >> at.SIZE_SHIFT & at.MASK_SIZE)
+                mine.append(size_of(int(state[entry + 1])))
                 if entry == state[record + QueueClass.tail.offset]:
                     break
                 entry = int(state[entry])

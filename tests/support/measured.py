@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.jit.records import constants as at
+from gradwire.jit.records.packets import is_marked, kind_of, size_of
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.topology import LinkSpec, Network, from_networkx
@@ -77,8 +78,8 @@ def watch(
         fabric.run(fabric.now + 1000 * MS if until is None else until)
     fabric.close()
     start, link, a, _, _, message = fabric.packet_log().T
-    kind, size = (a >> at.KIND_SHIFT) & 7, (a >> at.SIZE_SHIFT) & at.MASK_SIZE
-    marked = (a >> at.CE_BIT) & 1 == 1
+    kind, size = kind_of(a), size_of(a)
+    marked = is_marked(a) == 1
     return Seen(network, start, link, size, message, kind == at.DATA, marked, len(fabric.drop_log()))
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.jit.records.constants import DATA, KIND_SHIFT, MASK_SEQUENCE, PROBE, SEQUENCE_SHIFT
+from gradwire.jit.records.constants import DATA, PROBE
+from gradwire.jit.records.packets import kind_of, sequence_of
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.sim.engine.fabric import Fabric
@@ -114,15 +115,15 @@ def _redundant(fabric: Fabric, network: Network) -> tuple[int, int]:
     log, drops = fabric.packet_log(), fabric.drop_log()
     hosts = network.host_count
     first = log[np.isin(log[:, 1], [link for link in range(len(network.link_src)) if network.link_src[link] < hosts])]
-    kinds = (first[:, 2] >> KIND_SHIFT) & 7
+    kinds = kind_of(first[:, 2])
     data = first[kinds == DATA]
     lost: dict[tuple[int, int], int] = {}
-    for row in drops[((drops[:, 2] >> KIND_SHIFT) & 7) == DATA]:
-        key = (int(row[4]), int(row[3] >> SEQUENCE_SHIFT) & MASK_SEQUENCE)
+    for row in drops[kind_of(drops[:, 2]) == DATA]:
+        key = (int(row[4]), sequence_of(int(row[3])))
         lost[key] = lost.get(key, 0) + 1
     sent: dict[tuple[int, int], int] = {}
     for row in data:
-        key = (int(row[5]), int(row[3] >> SEQUENCE_SHIFT) & MASK_SEQUENCE)
+        key = (int(row[5]), sequence_of(int(row[3])))
         sent[key] = sent.get(key, 0) + 1
     # of n copies, l were lost: the l lost ones had to be replaced, and one must arrive or may be given up
     redundant = sum(max(0, n - 1 - lost.get(key, 0)) for key, n in sent.items())

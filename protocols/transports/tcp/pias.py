@@ -19,7 +19,7 @@ from pydantic import model_validator
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Array, Word
 from gradwire.jit.records.constants import BLOCKED
-from gradwire.jit.records.packets import priority_of, with_lower_priority
+from gradwire.jit.records.packets import priority_of, with_priority
 from gradwire.protocols.transports.base import Context
 from gradwire.protocols.transports.common.delayed_acks import on_data_alike
 from gradwire.protocols.transports.common.recovery import pull as next_packet
@@ -62,7 +62,7 @@ def pull(params: PiasParameters, flow: PiasFlow, now: int) -> int:
         level += 1
         priority = priority_of(flow.data_header)
         if priority < LOWEST_PRIORITY:
-            flow.data_header = with_lower_priority(flow.data_header)
+            flow.data_header = with_priority(flow.data_header, priority + 1)
             flow.gap = flow.ps_per_byte + SLOWER
     flow.level = level
     return sequence

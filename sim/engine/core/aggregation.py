@@ -35,28 +35,36 @@ from gradwire.jit.records import Words
 from gradwire.jit.records.aggregation import AggregationGroup, AggregationNode, Member
 from gradwire.jit.records.constants import (
     ACK,
-    CE_BIT,
     DATA,
-    ECHO_BIT,
-    GROUP_SUM_BIT,
-    IMPORTANT_BIT,
-    KIND_SHIFT,
     MASK_FLOW,
     MASK_PACKET_COUNT,
-    MASK_SIZE,
-    NODE_SUM_BIT,
     PACKET_COPIED,
     PACKET_COUNT,
     PACKET_HELD,
     PACKET_MARK,
     PACKET_PASSED,
     PACKET_VERDICT,
-    SIZE_SHIFT,
 )
 from gradwire.jit.records.flows import Sender, number_of_receiver, receiver_at, sender_at
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Host, Port, Switch
-from gradwire.jit.records.packets import body_of, flow_of, has_flag, kind_of, sequence_of, with_flag, with_kind
+from gradwire.jit.records.packets import (
+    body_of,
+    flow_of,
+    has_echo,
+    is_group_sum,
+    is_important,
+    is_marked,
+    is_node_sum,
+    kind_of,
+    sequence_of,
+    size_of,
+    with_echo,
+    with_group_sum,
+    with_kind,
+    with_mark,
+    with_node_sum,
+)
 
 from .answer import answer, send_control
 from .bindings import on_control, on_data
@@ -64,7 +72,7 @@ from .event_log import log_delivery, log_end
 
 AGAIN, SOME, ALL = -1, 0, 1
 # the fields that a copy of a packet for another message keeps; the others are that message's
-COPIED = (MASK_SIZE << SIZE_SHIFT) | (7 << KIND_SHIFT) | (1 << IMPORTANT_BIT) | (1 << CE_BIT) | (1 << ECHO_BIT)
+COPIED = sum(field.mask << field.shift for field in (size_of, kind_of, is_important, is_marked, has_echo))
 
 
 @njit
@@ -115,12 +123,14 @@ def _tick(state: State, packet: Words, place: int) -> None:
 def _contribute(
     state: State, group: AggregationGroup, packet: Words, place: int, size: int, header: int, mark: int
 ) -> int:
-    """Add the packet of one member, or of all at its first station, to the words of its number (`packet`). `size`:
-    number of packets expected, `mark`: bit of its mark. Returns ALL if it is the last one, SOME if others are missing,
-    AGAIN if it, or a part of it, has arrived before."""
-    packet[0] |= ((header >> mark) & 1) << PACKET_MARK
+    """Add the packet of one member, or of all at its first station, to the words of its number (`packet`).
+
+    `size`: number of packets expected. `mark`: 1 if it is marked. Returns ALL if it is the last one, SOME if others are
+    missing, AGAIN if it, or a part of it, has arrived before.
+    """
+    packet[0] |= mark << PACKET_MARK
     leaf = one_of(group, place).leaf
-    if not leaf or has_flag(header, NODE_SUM_BIT) == 0:
+    if not leaf or is_node_sum(header) == 0:
         if _there(state, packet, place):
             return AGAIN
         _tick(state, packet, place)
@@ -197,7 +207,7 @@ def add_up(
 ) -> tuple[int, int]:
     """Add a packet on its way to the one host to a sum; return words A and B of the outgoing packet. A = 0 if it waits
     in a slot. A sum is a packet of the first of those that meet, whichever was last, so that sums keep to one path."""
-    if meeting != group and has_flag(header, NODE_SUM_BIT):
+    if meeting != group and is_node_sum(header):
         return header, body  # a detour has led it back here
     data = kind_of(header) == DATA
     place = place_of(state, flow_of(body))
@@ -214,7 +224,7 @@ def add_up(
     if verdict == PACKET_PASSED:
         node.unsummed += data
         return header, body
-    mark = CE_BIT if data else ECHO_BIT
+    mark = is_marked(header) if data else has_echo(header)
     there = _contribute(state, group, packet, place, meeting.size, header, mark)
     if there == SOME:
         node.summed += data
@@ -228,7 +238,8 @@ def add_up(
     _count_made(state, group, meeting, place, -1)
     marked = (packet[0] >> PACKET_MARK) & 1
     header, body = _as_of(state, group, meeting, meeting.first_copy, header, body)
-    return header | (1 << (GROUP_SUM_BIT if meeting == group else NODE_SUM_BIT)) | (marked << mark), body
+    header = with_mark(header, marked) if data else with_echo(header, marked)
+    return with_group_sum(header, 1) if meeting == group else with_node_sum(header, 1), body
 
 
 @njit
@@ -236,8 +247,8 @@ def goes_out(state: State, group: AggregationGroup, meeting: AggregationNode, he
     """Return True if a packet on its way from the one host is for all that meet at a station. Where all members meet,
     data always is; an answer is if it says so."""
     if meeting != group:
-        return has_flag(header, NODE_SUM_BIT) == 1
-    return group.is_outward == 1 or has_flag(header, GROUP_SUM_BIT) == 1
+        return is_node_sum(header) == 1
+    return group.is_outward == 1 or is_group_sum(header) == 1
 
 
 @njit
@@ -262,10 +273,10 @@ def first_copy(state: State, group: AggregationGroup, meeting: AggregationNode, 
 def copy_of(
     state: State, group: AggregationGroup, meeting: AggregationNode, i: int, header: int, body: int
 ) -> tuple[int, int]:
-    """Return words A and B of the copy, for the i-th member or its first station, of a packet for all."""
+    """Return the header and the body of the copy, for the i-th member or its first station, of a packet for all."""
     first = meeting == group and bool(one_of(group, i).leaf)
     header, body = _as_of(state, group, meeting, i, header, body)
-    return header | (first << NODE_SUM_BIT), body
+    return with_node_sum(header, first), body
 
 
 @njit
@@ -283,13 +294,13 @@ def ends_here(
 
 @njit
 def _all_there(state: State, group: AggregationGroup, flow_number: int, header: int, body: int, mark: int) -> int:
-    """Record the arrival of a packet of a fan at the one host; `mark`: bit of its mark. Returns ALL if it has now
+    """Record the arrival of a packet of a fan at the one host; `mark`: 1 if it is marked. Returns ALL if it has now
     arrived of all, SOME if not, AGAIN if it, a part of it, or that of all had arrived before."""
     packet = packet_at(group, group.host_packet_states, sequence_of(body))
     if packet[0] & PACKET_PASSED:
         return AGAIN
     there = _contribute(state, group, packet, place_of(state, flow_number), group.size, header, mark)
-    if there != ALL and has_flag(header, GROUP_SUM_BIT) == 0:
+    if there != ALL and is_group_sum(header) == 0:
         return there
     packet[0] |= PACKET_PASSED
     below = group.cumulative
@@ -340,10 +351,10 @@ def take_for_all(
     size = receiver.payload
     if sequence == receiver.packets - 1:
         size = receiver.nbytes - sequence * size
-    receiver.marked += has_flag(header, CE_BIT)
-    there = _all_there(state, group, flow_number, header, body, CE_BIT)
-    if there == AGAIN and has_flag(header, NODE_SUM_BIT) == 0:
-        reply = _take(state, thread, flow_number, sequence, size, has_flag(header, CE_BIT), now)
+    receiver.marked += is_marked(header)
+    there = _all_there(state, group, flow_number, header, body, is_marked(header))
+    if there == AGAIN and is_node_sum(header) == 0:
+        reply = _take(state, thread, flow_number, sequence, size, is_marked(header), now)
         answer(state, thread, node, port, receiver, reply, header, body, now)
     if there != ALL:
         return
@@ -352,7 +363,7 @@ def take_for_all(
         _take(state, thread, member(state, group, i), sequence, size, ce, now)
     first = one_of(group, 0).receiver
     first.control_sent += 1
-    header = with_flag(with_kind(first.control_header, ACK), GROUP_SUM_BIT) | (ce << ECHO_BIT)
+    header = with_group_sum(with_echo(with_kind(first.control_header, ACK), ce), 1)
     body = body_of(member(state, group, 0), sequence, group.cumulative)
     send_control(state, thread, node, port, header, body, now)
 
@@ -375,7 +386,7 @@ def hear_for_all(
     transport gets the acknowledgement when all have acknowledged. Returns its record, 0 if there is nothing to do or it
     is done."""
     flow = sender_at(state, member(state, group, 0))
-    if flow.is_done or _all_there(state, group, flow_number, header, body, ECHO_BIT) != ALL:
+    if flow.is_done or _all_there(state, group, flow_number, header, body, has_echo(header)) != ALL:
         return Sender(state, 0)
     sequence = sequence_of(body)
     on_control(flow, ACK, sequence, group.cumulative, _mark(state, group, sequence), now)

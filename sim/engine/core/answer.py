@@ -5,15 +5,7 @@ that a full packet of the flow takes on the host's line.
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import (
-    ECHO_BIT,
-    KEY_ORDER,
-    MASK_KEY_NUMBER,
-    MASK_SEQUENCE,
-    PULL,
-    WHAT_PULL,
-    WHAT_TIMER,
-)
+from gradwire.jit.records.constants import KEY_ORDER, MASK_KEY_NUMBER, MASK_SEQUENCE, PULL, WHAT_PULL, WHAT_TIMER
 from gradwire.jit.records.flows import Receiver, number_of_receiver, receiver_at
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Host, Port
@@ -25,6 +17,7 @@ from gradwire.jit.records.packets import (
     priority_of,
     sequence_of,
     size_of,
+    with_echo,
     with_kind,
     with_size,
 )
@@ -56,7 +49,7 @@ def send_control(state: State, thread: Thread, node: Host, port: Port, header: i
     if idle and may_send(state, port, c):
         transmit(state, thread, port, header, body, now)
     else:
-        append(state, thread, port, header, body, size_of(header), c, 0, now)
+        append(state, thread, port, header, body, size_of(header), c, Port(state, 0), now)
 
 
 @njit
@@ -122,7 +115,7 @@ def answer(
     if count == 0:
         return
     entropy = entropy_of(header)
-    header = with_kind(receiver.control_header, reply_kind(reply)) | (reply_echo(reply) << ECHO_BIT)
+    header = with_echo(with_kind(receiver.control_header, reply_kind(reply)), reply_echo(reply))
     if HOST_PATHS:
         header = with_entropy(header, entropy)
     size = reply_size(reply)
@@ -139,7 +132,7 @@ def answer(
     c = min(priority_of(header), port.flags >> 8)
     size = size_of(header)
     for i in range(count):
-        append(state, thread, port, header, body_of(flow_number, i, argument), size, c, 0, now)
+        append(state, thread, port, header, body_of(flow_number, i, argument), size, c, Port(state, 0), now)
 
 
 @njit

@@ -8,22 +8,28 @@ NIC (`nic`) starts at once.
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Words
 from gradwire.jit.records.constants import (
-    CE_BIT,
     DATA,
-    ECHO_BIT,
     FOREVER,
     MASK_KEY_SENDER,
     PAUSE,
     PROBE,
-    TRIMMED_BIT,
     WHAT_PULL,
     WHAT_START,
     WHAT_TIMER,
 )
 from gradwire.jit.records.flows import Receiver, Sender, number_of_sender, receiver_at, sender_at
 from gradwire.jit.records.header import State, Thread
-from gradwire.jit.records.network import Host, Port
-from gradwire.jit.records.packets import argument_of, entropy_of, flow_of, has_flag, kind_of, sequence_of
+from gradwire.jit.records.network import Host, Node, Port
+from gradwire.jit.records.packets import (
+    argument_of,
+    entropy_of,
+    flow_of,
+    has_echo,
+    is_marked,
+    is_trimmed,
+    kind_of,
+    sequence_of,
+)
 from gradwire.sim.engine.memory.atomics import prefetch
 from gradwire.sim.engine.memory.timer_heap import first_timer, next_timer, pop, watches
 
@@ -77,7 +83,7 @@ def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, 
             take_for_all(state, thread, node, port, group_of(state, flow_number), flow_number, header, body, now)
             return
         done = receiver.is_done
-        if kind == DATA and TRIMMING and has_flag(header, TRIMMED_BIT):
+        if kind == DATA and TRIMMING and is_trimmed(header):
             receiver.trimmed += 1
             reply = on_trimmed(receiver, sequence, now)
         elif kind == DATA:
@@ -85,7 +91,7 @@ def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, 
             last = receiver.packets - 1
             if sequence == last:
                 size = receiver.nbytes - last * size
-            ce = has_flag(header, CE_BIT)
+            ce = is_marked(header)
             receiver.marked += ce
             if ACK_DELAY and RIDES:
                 receiver.last_piggyback = argument
@@ -118,16 +124,16 @@ def _arrival(state: State, thread: Thread, node: Host, port: Port, header: int, 
         return
     if STREAMS and flow.stream:
         if HOST_PATHS:
-            on_feedback(flow.stream, kind, entropy_of(header), has_flag(header, ECHO_BIT), now)
-        flow = hear_in_stream(state, thread, flow, kind, sequence, argument, has_flag(header, ECHO_BIT), now)
+            on_feedback(flow.stream, kind, entropy_of(header), has_echo(header), now)
+        flow = hear_in_stream(state, thread, flow, kind, sequence, argument, has_echo(header), now)
         arm(state, node, flow)
         make_ready(state, thread, node, port, flow, now)
         return
     if flow.is_done:
         return
     if HOST_PATHS:
-        on_feedback(flow, kind, entropy_of(header), has_flag(header, ECHO_BIT), now)
-    on_control(flow, kind, sequence, argument, has_flag(header, ECHO_BIT), now)
+        on_feedback(flow, kind, entropy_of(header), has_echo(header), now)
+    on_control(flow, kind, sequence, argument, has_echo(header), now)
     if flow.is_done:
         log_end(state, thread, flow_number, now)
     else:
@@ -249,7 +255,7 @@ def _fetch_records(state: State, thread: Thread, keys: Words, n: int) -> None:
 def host_step(state: State, thread: Thread, node: Host, begin: int, end: int, shift: int) -> int:
     """Advance a host over [begin, end). Returns the time at which it next has to be visited, as far as it knows."""
     addresses = thread.addresses
-    keys, n, later = merge(state, thread, node, begin, end, shift)
+    keys, n, later = merge(state, thread, Node(state, node.base), begin, end, shift)
     if FAULTS and node.is_paused:
         _hold_all(state, thread, node, keys, n)
         return later

@@ -7,7 +7,6 @@ from gradwire.jit.records.constants import (
     CAUSE_EVICTED,
     CAUSE_LINK,
     DATA,
-    LOGGED_BIT,
     PAUSE,
     PORT_FLAG_STAMPS,
     SHAPE_DOWN,
@@ -21,7 +20,7 @@ from gradwire.jit.records.constants import (
 from gradwire.jit.records.flows import Stamps, sender_at, stamp_at
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import DropEntry, LinkHead, Port, RingEntry, TraceEntry
-from gradwire.jit.records.packets import argument_of, flow_of, has_flag, kind_of, size_of
+from gradwire.jit.records.packets import argument_of, flow_of, is_logged, kind_of, size_of
 from gradwire.sim.engine.memory.atomics import load_acquire, store_release
 
 from .bindings import INT
@@ -130,7 +129,7 @@ def _fate(state: State, thread: Thread, port: Port, header: int, body: int, star
         count += port.extra.drops_by_cause[CAUSE_DOWN - CAUSE_EVICTED]
         if draw(port.loss_key, count) < port.loss:
             lost = 1
-    if shape & SHAPE_TRACED and has_flag(header, LOGGED_BIT):
+    if shape & SHAPE_TRACED and is_logged(header):
         _trace(state, thread, port, start, header, body, lost)
     if lost:
         log_drop(state, thread, port, end, cause, header, body)

@@ -20,7 +20,6 @@ from gradwire.jit.records.constants import (
     BLOCKED,
     DATA,
     GROUPS_FIRST,
-    IMPORTANT_BIT,
     KEY_CLASS,
     KEY_ORDER,
     MASK_SEQUENCE,
@@ -39,7 +38,7 @@ from gradwire.jit.records.packets import (
     priority_of,
     size_of,
     with_entropy,
-    with_flag,
+    with_importance,
     with_kind,
     with_size,
 )
@@ -254,7 +253,7 @@ def _make_packet(state: State, node: Host, flow: Sender, got: int, now: int) -> 
     if got >= PULL_PROBE:
         # a probe is a control packet in the data's class, so that it queues behind the data it asks about
         argument = got - PULL_PROBE
-        header = with_flag(with_kind(with_size(header, PROBE_BYTES), PROBE), IMPORTANT_BIT)
+        header = with_importance(with_kind(with_size(header, PROBE_BYTES), PROBE), 1)
         body = body_of(flow_number, 0, argument)
     else:
         sequence = got & MASK_SEQUENCE
@@ -262,9 +261,9 @@ def _make_packet(state: State, node: Host, flow: Sender, got: int, now: int) -> 
             header = with_size(header, message.last_bytes)
         tags = message.tags
         if tags <= 1:
-            header |= (tags | (got >> 30)) << IMPORTANT_BIT
+            header = with_importance(header, tags | (got >> 30))
         else:
-            header |= (bit(message.tag_bits, sequence) | (got >> 30)) << IMPORTANT_BIT
+            header = with_importance(header, bit(message.tag_bits, sequence) | (got >> 30))
         body = body_of(flow_number, sequence, flow.piggyback if RIDES else 0)
         if INT and flow.stamps:
             Stamps(state, flow.stamps + (flow.piggyback & flow.stamp_mask) * Stamps.WORDS).hops = 0
@@ -307,7 +306,7 @@ def _fill(state: State, thread: Thread, node: Host, port: Port, flow: Sender, no
         header, body = _make_packet(state, node, flow, got, now)
         size = size_of(header)
         at_nic(flow, size)
-        append(state, thread, port, header, body, size, min(priority_of(header), port.flags >> 8), 0, now)
+        append(state, thread, port, header, body, size, min(priority_of(header), port.flags >> 8), Port(state, 0), now)
 
 
 @njit

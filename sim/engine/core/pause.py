@@ -10,10 +10,10 @@ any neighbour, its ports are served not one by one but in order of time, equal t
 """
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import ALPHA_UNIT, LOGGED_BIT, MASK_FLOW, PAUSE, PORT_FLAG_ACTIVE, SIZE_SHIFT
+from gradwire.jit.records.constants import ALPHA_UNIT, MASK_FLOW, PAUSE, PORT_FLAG_ACTIVE
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Port, Switch
-from gradwire.jit.records.packets import body_of, with_flag, with_kind
+from gradwire.jit.records.packets import body_of, with_kind, with_logged, with_size
 from gradwire.scenarios.wire import MIN_FRAME
 
 from .bindings import PFC, SHARED
@@ -54,7 +54,7 @@ def send_pause(state: State, thread: Thread, port: Port, start: int) -> None:
     """Send the far end of port `p` a frame with the classes to pause."""
     extra = port.extra
     extra.pause_due = 0
-    header = with_flag(with_kind(MIN_FRAME << SIZE_SHIFT, PAUSE), LOGGED_BIT)
+    header = with_logged(with_kind(with_size(0, MIN_FRAME), PAUSE), 1)
     transmit(state, thread, port, header, body_of(MASK_FLOW, 0, extra.pause_wanted), start)
 
 

@@ -10,19 +10,19 @@ The queue length that a packet meets excludes the packet on the wire (our choice
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw
 from gradwire.jit.records import Words
-from gradwire.jit.records.constants import (
-    ALPHA_UNIT,
-    CAUSE_TAIL,
-    CE_BIT,
-    DATA,
-    FOREVER,
-    PORT_FLAG_ACTIVE,
-    PRIORITY_SHIFT,
-    TRIMMED_BIT,
-)
+from gradwire.jit.records.constants import ALPHA_UNIT, CAUSE_TAIL, DATA, FOREVER, PORT_FLAG_ACTIVE
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Port, Switch, queue_of
-from gradwire.jit.records.packets import has_flag, kind_of, priority_of, size_of, with_flag, with_size
+from gradwire.jit.records.packets import (
+    is_trimmed,
+    kind_of,
+    priority_of,
+    size_of,
+    with_mark,
+    with_priority,
+    with_size,
+    with_trimmed,
+)
 from gradwire.sim.engine.memory.atomics import count_trailing_zeros, prefetch
 
 from .bindings import DELAYS, DRR, LIMITS, PFC, SHARED, SRPT, TRIMMING, admit
@@ -207,7 +207,7 @@ def _trim(
         last = fifo.tail
         other = last.header
         other_size = size_of(other)
-        cut = has_flag(other, TRIMMED_BIT)
+        cut = is_trimmed(other)
         if kind_of(other) == DATA and not cut and other_size >= size:
             body, last.body = last.body, body
             header, last.header = other, header
@@ -218,8 +218,8 @@ def _trim(
             if DELAYS:
                 last.since = time
     port.extra.trimmed += 1
-    header = with_size(header & ~(7 << PRIORITY_SHIFT), state.trim_size)
-    header = with_flag(header, TRIMMED_BIT) | (state.trim_class << PRIORITY_SHIFT)
+    header = with_size(with_trimmed(header, 1), state.trim_size)
+    header = with_priority(header, state.trim_class)
     size = state.trim_size
     c = min(state.trim_class, port.flags >> 8)
     if _full(state, node, port, c, port.queue >> 8, size):
@@ -291,7 +291,7 @@ def offer(
             count_delay(state, port, 0)
         return
     size = size_of(header)
-    if TRIMMING and kind_of(header) == DATA and not has_flag(header, TRIMMED_BIT) and size > state.trim_size:
+    if TRIMMING and kind_of(header) == DATA and not is_trimmed(header) and size > state.trim_size:
         queued = queue_of(port, c).nbytes
         if queued + size > state.trim_threshold or _full(state, node, port, c, queue >> 8, size):
             _trim(state, thread, node, port, header, body, size, c, back, time)
@@ -304,7 +304,7 @@ def offer(
         log_drop(state, thread, port, time, verdict - 2, header, body)
         return
     if verdict == MARK:
-        header = with_flag(header, CE_BIT)
+        header = with_mark(header, 1)
         port.marks += 1
         port.control_marks += kind_of(header) != DATA
     _enqueue(state, thread, node, port, header, body, size, c, back, time)

@@ -4,7 +4,7 @@ from gradwire.jit.compiled import njit
 from gradwire.jit.records import Words
 from gradwire.jit.records.constants import CAUSE_NO_ROUTE, FAILED_ROUTE, PAUSE
 from gradwire.jit.records.header import State, Thread
-from gradwire.jit.records.network import Port, Switch
+from gradwire.jit.records.network import Node, Port, Switch
 from gradwire.jit.records.packets import argument_of, destination_of, entropy_of, kind_of, with_entropy
 from gradwire.sim.engine.memory.atomics import prefetch
 
@@ -139,7 +139,7 @@ def _fan_step(state: State, thread: Thread, node: Switch, header: int, body: int
 def switch_step(state: State, thread: Thread, node: Switch, begin: int, end: int, shift: int) -> int:
     """Advance a switch over [begin, end). Returns the time at which it next has to be visited, as far as it knows."""
     addresses = thread.addresses
-    keys, n, later = merge(state, thread, node, begin, end, shift)
+    keys, n, later = merge(state, thread, Node(state, node.base), begin, end, shift)
     if not (SEES_QUEUES or AGGREGATION):
         _route_all(state, thread, node, keys, n, begin)
     noting = state.counts_ties != 0

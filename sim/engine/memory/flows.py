@@ -142,7 +142,7 @@ class Flows:
         state[variant : variant + Variant.WORDS] = row
         for word, value in (
             (ProgramMessage.host.offset, self.memory.node_base[src]),
-            (ProgramMessage.destination.offset, dst | (number if turn is None else turn) << at.SIZE_SHIFT),
+            (ProgramMessage.destination.offset, dst | (number if turn is None else turn) << at.TURN_SHIFT),
             (ProgramMessage.variant.offset, variant),
             (ProgramMessage.released_at.offset, time_ps),
         ):

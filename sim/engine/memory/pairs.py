@@ -12,9 +12,9 @@ from typing import cast
 
 import numpy as np
 
-from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.flows import Pair, Sender
+from gradwire.jit.records.packets import with_priority
 from gradwire.protocols.transports.common.persistent_state import PersistentState, relevant_states
 from gradwire.scenarios.arrays import Ints
 from gradwire.sim.engine.memory.records import FlowRecords
@@ -87,7 +87,7 @@ class Pairs:
         transport whether packets queue there, so it must be that of its messages."""
         records, state = self._records, self._records.memory.state
         g = int(records.sender(records.new(src, dst)))
-        view(Sender, state, g).data_header = dst | priority << at.PRIORITY_SHIFT
+        view(Sender, state, g).data_header = with_priority(dst, priority)
         view(Sender, state, g).next_ready = -1
         view(Sender, state, g).kind = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
         view(Sender, state, g).pair = pair

@@ -19,6 +19,7 @@ from gradwire.jit.records import view
 from gradwire.jit.records.flows import Receiver, Sender
 from gradwire.jit.records.header import State
 from gradwire.jit.records.network import Host
+from gradwire.jit.records.packets import with_importance, with_priority, with_size
 from gradwire.jit.records.programs import TransportKind, Variant
 from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.loss import allowed_loss_per_message
@@ -86,11 +87,11 @@ class FlowRecords:
         view(Host, memory.state, memory.node_base[: len(line)]).ps_per_byte = line
         for number, bound in enumerate(transports):
             owner, base = bound.owner, memory.transports + TransportKind.WORDS * number
-            control = owner.control_bytes << at.SIZE_SHIFT | bound.control_priority << at.PRIORITY_SHIFT
+            control = with_priority(with_size(0, owner.control_bytes), bound.control_priority)
             for word, value in (
                 (TransportKind.payload.offset, bound.payload),
                 (TransportKind.overhead.offset, owner.data_overhead),
-                (TransportKind.control_header.offset, control | bound.control_important << at.IMPORTANT_BIT),
+                (TransportKind.control_header.offset, with_importance(control, int(bound.control_important))),
                 (TransportKind.sender_bitmaps.offset, owner.sender_bitmaps),
                 (TransportKind.receiver_bitmaps.offset, owner.receiver_bitmaps),
                 (TransportKind.probes_offset.offset, owner.probe_word),

@@ -9,22 +9,19 @@ from gradwire.jit.counter_rng import flow_entropy
 from gradwire.jit.records import Words
 from gradwire.jit.records.aggregation import AggregationGroup, Member
 from gradwire.jit.records.constants import (
-    ENTROPY_SHIFT,
     FAILED_FLOWS,
     FAILED_HEAP,
     KEY_ORDER,
-    LOGGED_BIT,
     MASK_KEY_NUMBER,
     MAX_FLOWS,
-    PRIORITY_SHIFT,
     SET_SHIFT,
-    SIZE_SHIFT,
+    TURN_SHIFT,
     WHAT_START,
 )
 from gradwire.jit.records.flows import Receiver, Sender, Stamps, number_of_sender, receiver_at, sender_at
 from gradwire.jit.records.header import State
 from gradwire.jit.records.network import Host
-from gradwire.jit.records.packets import destination_of
+from gradwire.jit.records.packets import destination_of, with_entropy, with_logged, with_priority, with_size
 from gradwire.jit.records.programs import Event, LogRow, ProgramMessage, TransportKind, Variant
 from gradwire.scenarios.wire import MIN_FRAME
 from gradwire.sim.engine.memory.atomics import words_at
@@ -125,15 +122,14 @@ def write_records(state: State, message: ProgramMessage, flow_number: int, numbe
     entropy = variant.entropy
     if entropy < 0:
         entropy = flow_entropy(state.flow_key, number)
-    both = (entropy << ENTROPY_SHIFT) | (variant.is_logged << LOGGED_BIT)
+    both = with_logged(with_entropy(0, entropy), variant.is_logged)
     full = kind.payload + kind.overhead
     last = max(MIN_FRAME, variant.nbytes - (packets - 1) * kind.payload + kind.overhead)
     if not stream:
         flow.bitmaps_base = allocate(state, words * kind.sender_bitmaps)
         flow.peer_bitmaps_base = allocate(state, words * kind.receiver_bitmaps)
-    flow.data_header = (
-        destination_of(message.destination) | (full << SIZE_SHIFT) | (variant.priority << PRIORITY_SHIFT) | both
-    )
+    header = with_size(destination_of(message.destination), full)
+    flow.data_header = with_priority(header, variant.priority) | both
     flow.packets = packets
     flow.last_bytes = last
     flow.bitmap_words = words
@@ -144,7 +140,7 @@ def write_records(state: State, message: ProgramMessage, flow_number: int, numbe
     flow.tags = variant.tags
     flow.program_message = message.base if message.queue or message.done_event else 0
     flow.allowed_loss = variant.allowed_loss
-    flow.turn = message.destination >> SIZE_SHIFT
+    flow.turn = message.destination >> TURN_SHIFT
     flow.pair = variant.pair[0]
     flow.group = variant.pair[1]
     flow.stamps = allocate(state, variant.slots * Stamps.WORDS)

@@ -59,7 +59,7 @@ class LoadedStep:
         rows = state[self.messages : self.messages + ProgramMessage.WORDS * len(self)].reshape(
             len(self), ProgramMessage.WORDS
         )
-        rows[:, ProgramMessage.destination.offset] += jump.steps << at.SIZE_SHIFT
+        rows[:, ProgramMessage.destination.offset] += jump.steps << at.TURN_SHIFT
         view(Variant, state, np.unique(rows[:, ProgramMessage.variant.offset])).first_message += messages
         notes = state[self.notes : self.notes + NOTE_COLUMNS * processes].reshape(processes, NOTE_COLUMNS)
         for times in (

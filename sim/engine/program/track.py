@@ -238,7 +238,7 @@ class Track:
         self._state[base : base + variants.size] = variants.ravel()
         table = self._table(loaded.messages, n, ProgramMessage.WORDS)
         table[:, ProgramMessage.host.offset] = memory.node_base[rows.src]
-        table[:, ProgramMessage.destination.offset] = rows.dst | rows.turn << at.SIZE_SHIFT
+        table[:, ProgramMessage.destination.offset] = rows.dst | rows.turn << at.TURN_SHIFT
         table[:, ProgramMessage.rank.offset] = rows.rank
         table[:, ProgramMessage.variant.offset] = base + Variant.WORDS * of
         table[:, ProgramMessage.ready_at.offset] = -1

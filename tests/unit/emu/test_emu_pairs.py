@@ -24,6 +24,7 @@ from gradwire.emu.wire.header import ACK, STOP
 from gradwire.jit.counter_rng import draw_entropy
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.flows import Sender
+from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, Context
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
 from gradwire.protocols.transports.dlcp.layout import DlcpHost, DlcpPair, DlcpPeer
@@ -169,7 +170,7 @@ def test_a_message_has_the_entropy_that_the_simulator_gives_it():
     made = carrier()
     for number in (0, 7, 70_000):
         word = made.make_sender(row_of(number, 0, 1)).record.data_header
-        assert word >> at.ENTROPY_SHIFT == draw_entropy(11, number)
+        assert entropy_of(word) == draw_entropy(11, number)
     assert len(np.unique(draw_entropy(11, np.arange(100)))) > 90
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 from transport_bench import MS, US
 
-from gradwire.jit.records.constants import ACK, NACK, PRIORITY_SHIFT, PULL
+from gradwire.jit.records.constants import ACK, NACK, PULL
+from gradwire.jit.records.packets import priority_of, with_priority
 from gradwire.protocols.transports.ndp import Ndp
 from gradwire.testing import FlowHarness
 
@@ -195,6 +196,6 @@ def test_where_pulls_do_not_come_one_packet_asks_for_them():
 def test_data_goes_below_what_controls_it(asked, below):
     for below_control in (True, False):
         flow = Ndps(2, below_control=below_control)
-        flow.sender.data_header = asked << PRIORITY_SHIFT
+        flow.sender.data_header = with_priority(0, asked)
         flow.run["start"](flow.memory, flow.k, flow.f, 0)
-        assert flow.sender.data_header >> PRIORITY_SHIFT & 7 == (below if below_control else asked)
+        assert priority_of(flow.sender.data_header) == (below if below_control else asked)

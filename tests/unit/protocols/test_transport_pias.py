@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transport_bench import GBPS, US, Flow, play, star_of
 
-from gradwire.jit.records.constants import PRIORITY_SHIFT
+from gradwire.jit.records.packets import priority_of, with_priority
 from gradwire.protocols.transports.tcp.pias import Pias
 from gradwire.protocols.transports.tcp.pias import Pias as Table
 from gradwire.scenarios.errors import ScenarioError
@@ -21,7 +21,7 @@ def send(flow, count):
     priorities = []
     for _ in range(count):
         assert len(flow.pull(most=1)) == 1
-        priorities.append(flow.sender.data_header >> PRIORITY_SHIFT & 7)
+        priorities.append(priority_of(flow.sender.data_header))
         flow.sender.sent += 1  # as the host does
     return priorities
 
@@ -44,7 +44,7 @@ def test_thresholds_closer_than_a_packet_are_passed_together():
 
 def test_it_begins_where_the_message_was_put_and_ends_at_seven():
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(KB, 2 * KB, 3 * KB))
-    flow.sender.data_header = 5 << PRIORITY_SHIFT
+    flow.sender.data_header = with_priority(0, 5)
     assert send(flow, 5) == [5, 6, 7, 7, 7]
 
 

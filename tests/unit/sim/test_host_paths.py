@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 
 from gradwire.jit.records import Words
-from gradwire.jit.records.constants import ACK, BITMAP, ENTROPY_SHIFT, KEY_ORDER, NACK, PULL
+from gradwire.jit.records.constants import ACK, BITMAP, KEY_ORDER, NACK, PULL
 from gradwire.jit.records.flows import Sender
 from gradwire.jit.records.header import State
 from gradwire.jit.records.network import Switch
+from gradwire.jit.records.packets import with_entropy
 from gradwire.protocols.load_balancers.reps import RING, Reps
 from gradwire.protocols.load_balancers.source_random import SourceRandom
 from gradwire.protocols.load_balancers.source_round_robin import SourceRoundRobin
@@ -21,14 +22,14 @@ def sender(number: int = 3, entropy: int = 1000, paths: int = 0) -> Sender:
     """A sender's record, which comes after the header; `paths`: how many it has to choose among, 0 = all."""
     flow = Sender([0] * (State.WORDS + Sender.WORDS), State.WORDS)
     flow.state.path_entropies = paths
-    flow.data_header = entropy << ENTROPY_SHIFT
+    flow.data_header = with_entropy(0, entropy)
     flow.order = number << KEY_ORDER
     return flow
 
 
 def way(entropy: int, ways: int) -> int:
     none: list[int] = []
-    return uncompiled(SourceRandom.select)(Switch(none, 0), Words(none, 0), ways, entropy << ENTROPY_SHIFT, 0, 0, 0)
+    return uncompiled(SourceRandom.select)(Switch(none, 0), Words(none, 0), ways, with_entropy(0, entropy), 0, 0, 0)
 
 
 def test_a_path_is_taken_apart_digit_by_digit():
