@@ -34,7 +34,6 @@ from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.scenarios.schema.policy import Policy, Tagging
 from gradwire.scenarios.schema.scenario import Output, Scenario
-from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.units import UnitError, parse_rate, parse_size, parse_time
 from gradwire.studies.sweep.measures import MEASURES
 from gradwire.studies.sweep.schema import Axis, Plot, Range, Sample, SweepFile, Variant
@@ -70,7 +69,6 @@ SECTIONS: tuple[tuple[str, type[ScenarioTable]], ...] = (
     *_kinds("[[fault]]", "fault"),
     ("[[policy]]", Policy),
     ("[output]", Output),
-    ("[simulation]", Simulation),
     ("[measure]", Measure),
     ("[emulation]", Emulation),
     ("[[emulation.hosts]]", RealHost),
@@ -130,7 +128,6 @@ MORE: dict[tuple[str, str], str] = {
     ("Scenario", "fault"): "See below; any number of them.",
     ("Scenario", "policy"): "See below; the variants that `gradwire compare` runs.",
     ("Scenario", "output"): "See below.",
-    ("Scenario", "simulation"): "See below; docs/jobs.md describes it.",
     ("Scenario", "emulation"): "See below, and docs/testbed.md.",
     ("Scenario", "exec"): "See below, and docs/exec.md; with it a scenario may do without jobs and traffic.",
     ("Exec", "host"): "See below; any number of them.",

@@ -30,7 +30,6 @@ SUMMARY: Mapping[str, Shape] = {
     "inputs": dict, "sample_period_ps": (int, type(None)),
     "transports": {"": {"kind": str, "payload": int, "overhead": int, "wire": str}},
     "engine": {"kind": str, "clock": str, "packet_hops": int, "valid": bool, "disturbed": list},
-    "approximate": {"tolerance": float, "declined": str, "left_out": list, "missed": int, "jobs": {"": dict}},
     "totals": {
         "simulated_ps": int, "finished": bool, "ended_by": str, "iterations": int, "messages": int,
         "messages_under_way": int, "bytes": int,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -192,12 +191,6 @@ def collect_result(state: SimulationRun, traces: Sequence[Trace], threads: int, 
     summary = summarise(scenario, ",".join(digests), {"packet_hops": hops}, totals)
     if notes := keys_without_effect_in_runs(scenario):
         summary["notes"] = notes
-    if forward is not None and forward.steady is not None:
-        rows = Counter(row[0] for row in collected.iterations)
-        workers = {job.table.name: job.table.workers for job in state.jobs}
-        summary["approximate"] = forward.steady.summary(
-            {name: rows_of_job // workers[name] for name, rows_of_job in rows.items()}
-        )
     return Result.build(
         summary,
         {**collected.tables(state.routing), "ports": dict(tables.ports), **telemetry_tables(state)},

@@ -83,9 +83,7 @@ def simulate(
     max_wall_s : seconds on the wall clock after which the run ends, counted from the first event; building the network
         and compiling the engine come before. The end then depends on the machine.
     fast_forward : skip iterations that repeat exactly; the Result stays the same to the byte except `timing`, which
-        says how many were skipped, or why none. Iterations that are alike only on average are skipped if the scenario
-        says so (`simulation.approximate`); the summary then gives their number and the possible error. Needs
-        `fast_forward`.
+        says how many were skipped, or why none.
     fabric : makes the network that the jobs use, by default the packet engine; tests pass an ideal one. Such a network
         keeps completed steps (no `Fabric.hand_over`), so they can be inspected afterwards.
 
@@ -114,15 +112,13 @@ def simulate(
     if progress is not None and not callable(progress):
         raise wrong_type_error(progress, "simulate(progress)", "a function that is called, or None", ScenarioError)
     check_simulated(scenario)
-    if scenario.simulation.approximate is not None:
-        _check_approximation(fast_forward, fabric)
     state, traces = _prepare(scenario, trace, threads, fabric or packet_fabric)
     coupling, engine = state.coupling, state.engine
     if fabric is None:
         engine.hand_over(state.collected)
         if fast_forward:
             end = Ps(at.FOREVER) if scenario.duration is None else scenario.duration
-            engine.fast_forward(end, _recording_reason(scenario), scenario.simulation.approximate)
+            engine.fast_forward(end, _recording_reason(scenario))
     ready = time.perf_counter()
 
     def collect() -> Result:
@@ -224,15 +220,6 @@ def _recording_reason(scenario: Scenario) -> str:
     if scenario.output.packet_log:
         return "packets are logged (output.packet_log)"
     return "queues are sampled (output.queue_samples)" if scenario.output.queue_samples is not None else ""
-
-
-def _check_approximation(fast_forward: bool, fabric: FabricMaker | None) -> None:
-    """Raise ScenarioError if `simulation.approximate` conflicts with how the run is simulated."""
-    where = "simulation.approximate"
-    if fabric is not None:
-        raise ScenarioError("leaves out iterations, which only the packet engine can do", where, "no such key")
-    if not fast_forward:
-        raise ScenarioError("leaves out iterations, which --no-fast-forward forbids", where, "one of the two")
 
 
 def check_uncompiled(scenarios: Iterable[Scenario]) -> None:

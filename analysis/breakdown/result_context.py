@@ -34,7 +34,6 @@ class ResultContext:
     where : the Result's name in messages.
     scenario, network, routing : the experiment.
     simulated : true if simulated, false if from real sockets.
-    left_out : true if iterations were not simulated but repeated from others (`simulation.approximate`).
     slow : periods in which hosts computed more slowly.
     columns : all messages, see `message_columns`.
     """
@@ -45,7 +44,6 @@ class ResultContext:
         trace or a file that the scenario names is missing."""
         self.result, self.where = result, where or str(result.summary.get("name", "the Result"))
         self.simulated = result.summary.get("engine", {}).get("kind") != "emulation"
-        self.left_out = bool(result.summary.get("approximate", {}).get("left_out"))
         tables = {key: value for key, value in result.tables.items() if key != "policy"}
         if not tables:
             expected = "a Result that was simulated by gradwire 0.1.0 or later"
@@ -80,13 +78,10 @@ class ResultContext:
     @cached_property
     def replays(self) -> list[ReplayedProgram]:
         """Replays of every job. Raises ResultError if the Result is from real sockets (its clocks are not exact to the
-        picosecond), has repeated iterations, or does not follow from its scenario."""
+        picosecond), or does not follow from its scenario."""
         if not self.simulated:
             what = "comes from real sockets, which do not record when messages were released"
             raise ResultError(what, self.where, "a simulated Result")
-        if self.left_out:
-            what = "has iterations that were not simulated but repeated from others (simulation.approximate)"
-            raise ResultError(what, self.where, "a Result of a run that simulates all iterations")
         return [ReplayedProgram(self, job) for job in self.jobs]
 
     @cached_property

@@ -60,7 +60,7 @@ def worker_spans(context: ResultContext, window: tuple[int, int] | None = None) 
 
 def _spans(context: ResultContext, window: tuple[int, int] | None) -> Iterator[ActivitySpan]:
     """Yield these spans, and perhaps others of the same iterations."""
-    if not context.simulated or context.left_out:
+    if not context.simulated:
         yield from _passes(context)
         return
     traffic, lost = TrafficBreakdown(context), DroppedPackets(context)
@@ -174,18 +174,13 @@ def _awaited(played: ReplayedProgram, event: int) -> str:
 
 
 def _passes(context: ResultContext) -> Iterator[ActivitySpan]:
-    """Yield the passes in the table of iterations; after the second one workers wait. Next to repeated iterations one
-    pass may begin before the other has ended: the earlier one is kept whole."""
+    """Yield the passes in the table of iterations; after the second one workers wait."""
     names = {START: "forward", FORWARD_END: "backward", BACKWARD_END: "waiting"}
     columns = {START: "start_ps", FORWARD_END: "forward_end_ps", BACKWARD_END: "backward_end_ps", END: "end_ps"}
-    end_by_worker: dict[tuple[str, int], int] = {}
     for row in context.result.iterations.to_pylist():
-        worker = row["job"], row["worker"]
         node = context.network.cards.node(context.workers[row["job"]][row["worker"]], 0)
         for what, kind in names.items():
-            begin, end = max(row[columns[what]], end_by_worker.get(worker, 0)), row[columns[what + 1]]
+            begin, end = row[columns[what]], row[columns[what + 1]]
             if end > begin:
-                if context.left_out:
-                    end_by_worker[worker] = end
                 name = "for the network, or the optimizer" if kind == "waiting" else f"{kind} pass"
                 yield ActivitySpan(row["job"], row["worker"], node, row["iteration"], kind, name, begin, end, {})

@@ -92,25 +92,13 @@ Device = Annotated[
         autocompletion=complete_words("cpu", "cuda", "auto"),
     ),
 ]
-Approximate = Annotated[
-    float | None,
-    typer.Option(
-        "--approximate",
-        metavar="ERROR",
-        help="Skip statistically alike iterations: largest relative error of mean iteration times, such as 0.01.",
-    ),
-]
 
 
-def overrides_from_options(
-    set_: list[str] | None, trace: str | None, approximate: float | None = None, device: str | None = None
-) -> list[str]:
-    """Return the scenario overrides of --set, --trace, --approximate and --device."""
+def overrides_from_options(set_: list[str] | None, trace: str | None, device: str | None = None) -> list[str]:
+    """Return the scenario overrides of --set, --trace and --device."""
     overrides = list(set_ or [])
     if trace is not None:
         overrides.append(f"job.trace={json.dumps(trace)}")
-    if approximate is not None:
-        overrides.append(f"simulation.approximate={approximate!r}")
     if device is not None:
         overrides.append(f"training.device={json.dumps(device)}")
     return overrides

@@ -11,7 +11,6 @@
       fault[]                                         gradwire.scenarios.schema.network.fault
       policy[]                                        variants of the scenario, for comparing
       output
-      simulation                                      gradwire.scenarios.schema.simulation
       emulation                                       gradwire.scenarios.schema.emulation
       exec                                            gradwire.scenarios.schema.exec
       fidelity                                        gradwire.scenarios.schema.fidelity
@@ -57,7 +56,6 @@ from gradwire.scenarios.schema.network.topology import TopologyTable
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.schema.network.transport import AnyTransport, default_transport
 from gradwire.scenarios.schema.policy import Policy, overlay, unknown_policy_error
-from gradwire.scenarios.schema.simulation import Simulation
 from gradwire.scenarios.units import PositiveTime, UnitError, format_time
 from gradwire.scenarios.validation import scenario as checks
 from gradwire.scenarios.validation.argument_checks import require_instance
@@ -155,7 +153,6 @@ class Scenario(ScenarioTable):
     fault: tuple[AnyFault, ...] = ()
     policy: tuple[Policy, ...] = ()
     output: Output = Output()
-    simulation: Simulation = Simulation()
     measure: Measure = Measure()
     """Window of the run that traffic's figures cover; the run itself does not depend on it."""
     emulation: Emulation = Emulation()
@@ -355,8 +352,6 @@ class Scenario(ScenarioTable):
         """
         excluded = {"name", "description", "modules", "policy", "emulation", "exec", "fidelity", "measure"}
         data = self.model_dump(mode="json", exclude=excluded)
-        if self.simulation == Simulation():
-            del data["simulation"]  # keeps the digests of scenarios from before this table existed
         for job in data["job"]:
             del job["trace"]
         data["traffic"] = [_by_content(each) for each in self.traffic]

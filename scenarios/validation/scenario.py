@@ -38,7 +38,7 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     found: list[Mistake] = []
     for check in (
         _names, _topology, _hosts, _exchanges, _output, _overrides, _switch, _latency, _transport, _classes, _bounds,
-        _simulation, check_switch, check_traffic, _exec,
+        check_switch, check_traffic, _exec,
     ):  # fmt: skip
         found.extend(check(scenario))
     return found
@@ -179,19 +179,6 @@ def _fits(index: int, job: Job, total: int, gpus: int) -> Iterator[Mistake]:
             what += ": each server takes a whole machine"
         concerns = (*HOST_KEYS, f"job[{index}].servers", f"job[{index}].exchange")
         yield Mistake(f"job[{index}].workers", what, job.workers, f"at most {total} {unit} in use", concerns)
-
-
-def _simulation(scenario: Scenario) -> Iterator[Mistake]:
-    if scenario.simulation.approximate is None:
-        return
-    for key, what in (("packet_log", "packets"), ("queue_samples", "queues")):
-        if getattr(scenario.output, key):
-            yield Mistake(
-                "simulation.approximate",
-                f"skips iterations, whose {what} could not be recorded (output.{key})",
-                scenario.simulation.approximate,
-                "one of the two",
-            )
 
 
 def _overrides(scenario: Scenario) -> Iterator[Mistake]:

@@ -280,10 +280,9 @@ class Fabric:
         self._recorder = recorder = StepRecorder(step_taker)
         self._programs.take, self._logs.taker = take, recorder.drops
 
-    def fast_forward(self, limit: Ps, why: str = "", approximate: float | None = None) -> None:
+    def fast_forward(self, limit: Ps, why: str = "") -> None:
         """Skip iterations that repeat exactly from now on, up to the end of the run (see `FastForward`). Needs
-        `hand_over`. `why`: a reason not to skip any, if there is one. `approximate`: also skip iterations that are
-        alike on average, within this relative error (see `Steady`)."""
+        `hand_over`. `why`: a reason not to skip any, if there is one."""
         self.forward = FastForward(
             self.memory,
             self.flows,
@@ -295,7 +294,6 @@ class Fabric:
             combination=self._combination,
             limit=limit,
             why=why,
-            approximate=approximate,
             stopped=self._is_stop_requested,
         )
 

@@ -19,7 +19,7 @@ NOT_DRAWN = {
     "name": "a name", "description": "a text", "modules": "user code", "policy": "several scenarios in one",
     "emulation": "testbed", "exec": "testbed", "fidelity": "testbed", "training": "trained, not simulated alone",
     "transport=bbr": "kernel only", "job.replay": "needs a training run",
-    "simulation": "approximate on purpose", "measure": "statistics after the run",
+    "measure": "statistics after the run",
     "exchange.hierarchical.group=1": "refused", "exchange.fsdp.group=1": "refused", "parallel.pipeline>1": "refused",
 }  # fmt: skip
 """Key or choice -> why no packet depends on it in the simulator, or why it is not drawn."""

@@ -56,9 +56,6 @@ def play(
     """
     try:
         variants = checked(tables, folder)
-        if any(variant.simulation.approximate is not None for variant in variants):
-            # it leaves out iterations, which the oracle does not
-            variants = checked({key: value for key, value in tables.items() if key != "simulation"}, folder)
     except (ScenarioError, TraceError) as error:
         assert error.exit_code == 2 and str(error), repr(error)
         return "refused"

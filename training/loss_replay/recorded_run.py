@@ -120,7 +120,7 @@ def is_of_run(folder: Path) -> bool:
 
 NETWORK_KEYS = (
     "duration", "topology", "link", "link_override", "switch", "host", "load_balancing", "transport", "job", "traffic",
-    "fault", "simulation", "emulation",
+    "fault", "emulation",
 )  # fmt: skip
 """Scenario keys of the network and its traffic."""
 COMPARED_KEYS = (

@@ -140,8 +140,6 @@ def _resolve(folder: Path, result: Result) -> tuple[Scenario, Job, list[str], Tr
     if partition % payload:
         what = f"has messages of {partition} bytes, which are not whole packets"
         raise ResultError(what, str(folder), f"a run whose job.exchange.partition is a multiple of {payload} bytes")
-    if result.summary.get("approximate", {}).get("left_out"):
-        raise ResultError("skipped iterations", str(folder), "a run without simulation.approximate")
     return scenario, job, list(needs.network.names), needs.traces[0]
 
 

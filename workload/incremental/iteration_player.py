@@ -79,12 +79,6 @@ def single_iteration_scenario(scenario: Scenario | str | Path, given: str, besid
         (scenario.fault, "fault", happens, alone),
         (scenario.traffic and not beside, "traffic", happens, f"{alone}, on real sockets"),
         (duration, "duration", f"is {duration} of a whole run, and {played}", "no such key"),
-        (
-            scenario.simulation.approximate is not None,
-            "simulation.approximate",
-            "skips iterations, and here every iteration is played",
-            "no such key",
-        ),
     ):
         if excluded:
             raise ScenarioError(what, f"{scenario.display_name}: {key}", expected)

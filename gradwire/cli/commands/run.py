@@ -13,7 +13,6 @@ import typer
 from gradwire.cli.early_imports import import_during_run, without_collector
 from gradwire.cli.effect_notes import print_notes
 from gradwire.cli.options import (
-    Approximate,
     Breakdown,
     Force,
     Json,
@@ -32,7 +31,6 @@ from gradwire.cli.options import (
 )
 from gradwire.cli.terminal import for_people, progress
 from gradwire.scenarios.interrupt import defer_interrupt, mark_caught
-from gradwire.scenarios.readable import share_text
 
 if TYPE_CHECKING:
     from gradwire.result_store.result import Result
@@ -73,7 +71,6 @@ def cmd_run(
     fast_forward: Annotated[
         bool, typer.Option("--fast-forward/--no-fast-forward", help="Skip iterations that would repeat others exactly.")
     ] = True,
-    approximate: Approximate = None,
     force: Force = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -86,12 +83,11 @@ def cmd_run(
         from gradwire.result_store.provenance import asked, is_result_folder
         from gradwire.scenarios.loading.load import list_library, load_scenario
 
-        overrides, limit = overrides_from_options(set_, trace, approximate), seconds_of(max_wall)
+        overrides, limit = overrides_from_options(set_, trace), seconds_of(max_wall)
         if scenario not in list_library() and is_result_folder(scenario):
             chosen = _scenario_of_result(scenario, overrides, policy)
         else:
             chosen = load_scenario(scenario, set=overrides, policy=policy)
-        _refuse_breakdown([chosen], breakdown)
         print_notes([chosen])
     with claim_output(out, force) as place:
         results, finished = _simulate(
@@ -129,15 +125,6 @@ def cmd_compare(
     with claim_output(out, force) as place:
         run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
         _compare(sources, overrides_from_options(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
-
-
-def _refuse_breakdown(scenarios: list[Scenario], breakdown: bool) -> None:
-    """Raise ScenarioError if a breakdown is requested of a scenario that may skip iterations, which have none."""
-    from gradwire.scenarios.errors import ScenarioError
-
-    if breakdown and any(each.simulation.approximate is not None for each in scenarios):
-        what = "skips iterations, which have no breakdown (--breakdown)"
-        raise ScenarioError(what, "simulation.approximate", "one of the two")
 
 
 def _scenario_of_result(folder: str, overrides: list[str], policy: str | None) -> Scenario:
@@ -192,7 +179,6 @@ def _simulate(
                     )
                 )
                 results[-1].timing.update(options)
-            _print_approximation(results[-1])
         except Stalled as stop:
             typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
             stop.result.timing.update(options)
@@ -208,20 +194,6 @@ def _simulate(
             )
             return results + ([partial_result] if has_rows else []), False
     return results, True
-
-
-def _print_approximation(result: Result) -> None:
-    """Print which iterations of a Result were not simulated because they are statistically alike."""
-    approximation = result.summary.get("approximate")
-    if approximation is None:
-        return
-    where = f"note: {result.summary['name']} {result.summary['policy']}"
-    if approximation["declined"]:
-        typer.echo(f"{where}: all iterations are simulated: {approximation['declined']}", err=True)
-    for name, job in approximation["jobs"].items():
-        what = f"{job['approximated']:,} of {job['iterations']:,} iterations of {name} were skipped"
-        error = f"its mean iteration time may be off by {share_text(job['uncertainty'])}"
-        typer.echo(f"{where}: {what}; {error} ({job['samples']} samples)", err=True)
 
 
 def _simulate_in_processes(
@@ -262,7 +234,6 @@ def _compare(
             inputs.append((source, [Result.read(member) for member in members(source)], []))
         else:
             inputs.append((source, [], load_scenario(source, set=overrides).variants()))
-            _refuse_breakdown(inputs[-1][2], parts)
             print_notes(inputs[-1][2])
     if overrides and not any(variants for _, _, variants in inputs):
         from gradwire.scenarios.errors import ResultError

@@ -14,9 +14,7 @@ trips measured over and over (`gradwire.protocols.transports.common.persistent_s
 switches.
 
 Nothing is skipped if something outlives a quiet moment that cannot be compared: queue samples, a packet log, rules that
-depend on a clock or on the number of iterations, and user-defined components that do not declare their state. If a
-scenario allows it, iterations that are alike on average are skipped instead
-(`gradwire.sim.engine.fast_forward.steady_state`).
+depend on a clock or on the number of iterations, and user-defined components that do not declare their state.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loading.registry import kind_of
 from gradwire.sim.engine.deliveries import Deliveries
 from gradwire.sim.engine.fast_forward.iteration_skip import BYTES_COLUMN, IterationSkipper, QuietMoment, Stretch
-from gradwire.sim.engine.fast_forward.steady_state import SteadyState
 from gradwire.sim.engine.fast_forward.step_recorder import StepRecorder
 from gradwire.sim.engine.logs import Logs
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
@@ -70,20 +67,17 @@ class FastForward:
     soonest : latest time of the next check.
     skipped : skipped iterations that repeat others exactly, of all jobs.
     why : reason why none are skipped.
-    steady : skips iterations that are alike on average, if requested.
     """
 
     def __init__(
         self, memory: EngineMemory, flows: Flows, programs: Programs, logs: Logs, deliveries: Deliveries,
         agenda: Schedule,
-        recorder: StepRecorder, *, combination: Combination, limit: Ps, why: str, approximate: float | None,
-        stopped: Callable[[], bool],
+        recorder: StepRecorder, *, combination: Combination, limit: Ps, why: str, stopped: Callable[[], bool],
     ) -> None:  # fmt: skip
         """Prepare to skip iterations.
 
         limit : the end of the run.
         why : reason why no iteration repeats exactly, if known.
-        approximate : tolerated error of mean iteration times, if any.
         stopped : returns True if the run is to end.
         """
         self._memory, self._flows, self._programs, self._agenda = memory, flows, programs, agenda
@@ -97,14 +91,10 @@ class FastForward:
         self._looked: list[int] = []
         self._tries = 0
         self._remembers = self._never = why = why or why_not_repeatable(combination, flows.transports)
-        self._lasts = why_not_movable = lasts(combination, flows.transports)
         has_persistent = any(bound.persistent for bound in flows.transports)
         self._rhythm = MAX_PERSISTENT_CYCLE if has_persistent else MAX_CYCLE
         self._keeps_ways = keeps_paths(combination, flows.transports)
         self.why = why or "there is no job"
-        self.steady: SteadyState | None = None
-        if approximate is not None:
-            self.steady = SteadyState(approximate, self._leaper, recorder, self._most, why_not_movable)
         self._restart([track for track in programs.tracks if len(track.part.hosts)])
 
     @property
@@ -121,10 +111,7 @@ class FastForward:
         )
         if jobs:
             self.why = self._never or "the network is never quiet between two iterations"
-        if self.steady is not None:
-            self.steady.follow(jobs, self._lasts or differ)
-        looks_steady = self.steady is not None and not self.steady.never
-        self._recorder.on = bool(jobs) and (looks_steady or not self._never)
+        self._recorder.on = bool(jobs) and not self._never
         self._recorder.forget(*self._recorder.seen)
         self._memory.state[State.counts_ties.offset] = bool(jobs) and not self._never
 
@@ -194,8 +181,6 @@ class FastForward:
         if self._moments:
             self.why = TOO_FEW
         moved = not self._never and any(self._skip_if_repeated(jobs, before, now) for before in self._before(jobs, now))
-        if self.steady is not None:
-            moved = self._skip_if_steady(self.steady, jobs, now, moved)
         periods = [track.part.repeats.period for track in jobs]
         self._moments = [] if moved or self._never else [*self._moments, now][-2 * max(periods) - self._rhythm :]
         return moved
@@ -203,18 +188,6 @@ class FastForward:
     def _record_disturbance(self, why: str) -> None:
         """Record that something beside the jobs is under way."""
         self._moments, self.why = [], self._never or why
-        if self.steady is not None:
-            self.steady.restart(why)
-
-    def _skip_if_steady(self, steady: SteadyState, jobs: list[Track], now: QuietMoment, moved: bool) -> bool:
-        """Skip iterations that are alike on average unless exact ones were skipped; return True if any were."""
-        if moved:
-            steady.reset()
-            return True
-        if not steady.skip_if_steady(jobs, now):
-            return False
-        steady.begin(self._moment(jobs, self._programs.timer))
-        return True
 
     def _forget(self) -> None:
         """Forget moments of long ago, and outcomes of iterations before the first useful moment. Old moments accumulate
@@ -229,8 +202,6 @@ class FastForward:
             )
         ]
         oldest = [self._recorder.seen, *((moment.taken, moment.dropped) for moment in self._moments[:1])]
-        if self.steady is not None and self.steady.entries_needed is not None:
-            oldest.append(self.steady.entries_needed)
         self._recorder.forget(*min(oldest))
 
     def _before(self, jobs: list[Track], now: QuietMoment) -> list[QuietMoment]:
@@ -274,11 +245,11 @@ class FastForward:
             for handed, track in zip(before.handed, jobs, strict=True)
         )
         stretch = Stretch.from_moments(before, now, self._recorder)
-        times = 0 if early else self._most(stretch.by, stretch.messages, stretch.steps, [0] * len(jobs))
+        times = 0 if early else self._most(stretch)
         if times < 1:
             self.why = TOO_FEW
             return False
-        self.skipped += sum(stretch.steps) * self._leaper.leave_out(jobs, now, [stretch], times)
+        self.skipped += sum(stretch.steps) * self._leaper.leave_out(jobs, now, stretch, times)
         return True
 
     def _drawn(self, before: QuietMoment, now: QuietMoment) -> str:
@@ -294,18 +265,18 @@ class FastForward:
             return "packets for one port arrive at the same picosecond, in an order drawn at random"
         return ""
 
-    def _most(self, by: int, messages: int, steps: list[int], spare: list[int]) -> int:
-        """Return how many times a stretch of this length can be skipped before something else comes. That is one of the
-        last iterations (`spare` before them, by job), an action from outside, or the end of the run."""
+    def _most(self, stretch: Stretch) -> int:
+        """Return how many times a stretch can be skipped before something else comes. That is one of the last
+        iterations, an action from outside, or the end of the run."""
         end = min(self._limit, self._agenda.next_action)
         left = at.MASK_KEY_NUMBER - self._flows.book.count
         if self._flows.shares:
             # groups identify their oldest message by the last digits of its number (KEY_CLASS)
             left = min(left, -self._flows.book.count % (1 << at.KEY_CLASS))
-        limits = [(end - int(self._memory.state[State.now.offset])) // by, left // max(1, messages)]
-        for more, rest, track in zip(steps, spare, self._jobs, strict=True):
+        limits = [(end - int(self._memory.state[State.now.offset])) // stretch.by, left // max(1, stretch.messages)]
+        for more, track in zip(stretch.steps, self._jobs, strict=True):
             # the next step exists already
-            limits.append((track.part.repeats.last - track.laid - rest) // more)
+            limits.append((track.part.repeats.last - track.laid) // more)
         return min(limits)
 
 
@@ -316,13 +287,6 @@ def why_not_repeatable(combination: Combination, transports: Sequence[BoundTrans
         if why:
             return why
     return _undeclared_memory(combination.queue)
-
-
-def lasts(combination: Combination, transports: Sequence[BoundTransport]) -> str:
-    """Return why state that outlives a quiet moment cannot be moved in time; empty if it can."""
-    return next((why for bound in transports if (why := _undeclared_state(bound))), "") or _undeclared_memory(
-        combination.queue
-    )
 
 
 def keeps_paths(combination: Combination, transports: Sequence[BoundTransport]) -> bool:

@@ -7,7 +7,7 @@ network is as quiet as before, so moving the state on means moving the times in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,27 +86,17 @@ class QuietMoment:
     dropped: int
     acted: int
 
-    @property
-    def held(self) -> list[list[int]]:
-        """By part, the first message of every loaded step, relative to the next message, and their number. Between
-        moments where that is equal, as many messages are handed over as are loaded."""
-        return [
-            [number for step in steps for number in (step.first - self.messages, len(step))] for steps in self.steps
-        ]
-
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
     """The outcome between a quiet moment `begin` and a later one.
 
-    origin, by : nominal start, and by how much a repetition delays whatever follows.
+    by : by how much a repetition delays whatever follows.
     over, lost : steps and lost packets that were handed over.
 
     The other fields are increments.
     """
 
-    begin: QuietMoment
-    origin: int
     by: int
     over: list[tuple[ProgramPart, int, CompletedStep, MessageCounts, Ints]]
     lost: list[Ints]
@@ -120,14 +110,11 @@ class Stretch:
     sums: Ints
 
     @classmethod
-    def from_moments(
-        cls, begin: QuietMoment, now: QuietMoment, recorder: StepRecorder, span: tuple[int, int] | None = None
-    ) -> Stretch:
-        """Return the stretch between two moments. `span`: `origin` and `by`; by default those of the moments."""
+    def from_moments(cls, begin: QuietMoment, now: QuietMoment, recorder: StepRecorder) -> Stretch:
+        """Return the stretch between two moments."""
         taken, dropped = recorder.before
         return cls(
-            begin,
-            *(span or (begin.anchor, now.anchor - begin.anchor)),
+            now.anchor - begin.anchor,
             recorder.taken[begin.taken - taken : now.taken - taken],
             recorder.dropped[begin.dropped - dropped : now.dropped - dropped],
             now.messages - begin.messages,
@@ -194,13 +181,14 @@ class IterationSkipper:
         """bool[links]: True if a link loses packets at random."""
         return view(Port, self._memory.state, self._memory.port_base).shape & at.SHAPE_LOSSY > 0
 
-    def leave_out(self, jobs: list[Track], now: QuietMoment, stretches: Sequence[Stretch], times: int) -> int:
-        """Hand over the stretches, in order, `times` times more, and move everything behind them. The last stretch has
-        just ended. Returns the number of repetitions, fewer if the run is to end."""
-        times = self._repeat(jobs, now, stretches, times)
-        for stretch in stretches:
-            self._leap(jobs, stretch, times)
-        state, memory, by = self._memory.state, self._memory, times * sum(stretch.by for stretch in stretches)
+    def leave_out(self, jobs: list[Track], now: QuietMoment, stretch: Stretch, times: int) -> int:
+        """Hand over the stretch, which has just ended, `times` times more, and move everything behind it.
+
+        Returns the number of repetitions, fewer if the run is to end.
+        """
+        times = self._repeat(jobs, now, stretch, times)
+        self._leap(jobs, stretch, times)
+        state, memory, by = self._memory.state, self._memory, times * stretch.by
         hosts = memory.node_base[view(Node, state, memory.node_base).kind == at.HOST]
         timers = int(state[State.timers.offset])
         state[timers : timers + TimerEntry.WORDS * int(state[State.timer_count.offset]) : TimerEntry.WORDS] += by
@@ -211,25 +199,18 @@ class IterationSkipper:
         state[memory.next : memory.next + len(memory.node_base)] = at.FOREVER
         return times
 
-    def _repeat(self, jobs: list[Track], now: QuietMoment, stretches: Sequence[Stretch], times: int) -> int:
+    def _repeat(self, jobs: list[Track], now: QuietMoment, stretch: Stretch, times: int) -> int:
         taker = self._recorder.taker
         job_numbers = {id(track.part): number for number, track in enumerate(jobs)}
-        steps, messages = [handed.steps for handed in now.handed], now.messages
-        origin = stretches[-1].origin + stretches[-1].by
         for repetition in range(times):
             if self._stopped():
                 return repetition
-            for stretch in stretches:
-                begin = stretch.begin
-                message_shift, delay = messages - begin.messages, origin - stretch.origin
-                for part, number, step, counts, missing in stretch.over:
-                    job = job_numbers[id(part)]
-                    later = Shift(steps[job] - begin.handed[job].steps, message_shift, delay)
-                    taker.step(part, number + later.steps, *later.step(step, counts, missing))
-                for rows in stretch.lost:
-                    taker.drops(rows + np.array([delay, 0, 0, 0, message_shift]))
-                steps = [one + other for one, other in zip(steps, stretch.steps, strict=True)]
-                messages, origin = messages + stretch.messages, origin + stretch.by
+            messages, delay = (repetition + 1) * stretch.messages, (repetition + 1) * stretch.by
+            for part, number, step, counts, missing in stretch.over:
+                steps = (repetition + 1) * stretch.steps[job_numbers[id(part)]]
+                taker.step(part, number + steps, *Shift(steps, messages, delay).step(step, counts, missing))
+            for rows in stretch.lost:
+                taker.drops(rows + np.array([delay, 0, 0, 0, messages]))
         return times
 
     def _leap(self, jobs: list[Track], stretch: Stretch, times: int) -> None:

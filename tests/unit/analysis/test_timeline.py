@@ -6,17 +6,13 @@ import json
 import math
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 from sim_cases import MS, US, Ideal, make_trace, ps_job, ring_job, rows, scenario
 from typer.testing import CliRunner
 
-from gradwire.analysis.breakdown.breakdown import breakdown
-from gradwire.analysis.timeline.tensors import tensors
 from gradwire.analysis.timeline.timeline import timeline
 from gradwire.cli import app
 from gradwire.result_store.result import Result
@@ -269,31 +265,6 @@ def test_real_sockets_have_passes(tmp_path: Path) -> None:
     events = parsed(tmp_path / "t.json")
     assert {event["name"] for event in of(events, "forward", "backward")} == {"forward pass", "backward pass"}
     assert len(of(events, "message")) == result.messages.num_rows and not of(events, "part")
-
-
-def test_where_iterations_were_not_simulated_there_are_passes_and_messages(tmp_path: Path) -> None:
-    """Those that are others once more follow from none before: no layers, and no causes. Where stretches of them meet,
-    one may begin before the other has ended: what is there already stays, so that nothing lies across (`parsed`)."""
-    result, trace = ran()
-    table = result.iterations.to_pydict()
-    begun = zip(table["start_ps"], table["iteration"], strict=True)
-    early = [moment - (MS if iteration == 1 else 0) for moment, iteration in begun]
-    table |= {"start_ps": early, "backward_end_ps": [end - US for end in table["end_ps"]]}
-    meeting = replace(
-        result, iterations=pyarrow.table(table, result.iterations.schema),
-        summary={**result.summary, "approximate": {"left_out": [{"job": "job0", "first": 1}]}},
-    )  # fmt: skip
-    written = timeline(meeting, tmp_path / "t.json", trace=trace)
-    events = parsed(tmp_path / "t.json")
-    assert written.messages == result.messages.num_rows == len(of(events, "message"))
-    assert {event["name"] for event in of(events, "forward", "backward")} == {"forward pass", "backward pass"}
-    spans = of(events, "forward", "backward", "waiting")
-    for worker in (0, 1):
-        mine = sorted((e["begin"], e["end"]) for e in spans if e["args"]["worker"] == worker)
-        assert mine[0][0] == 0 and all(one[1] == other[0] for one, other in pairwise(mine))
-    for told in (breakdown, tensors):
-        with pytest.raises(ResultError, match="not simulated but repeated from others"):
-            told(meeting, trace)
 
 
 # --- refusals, and the commands --------------------------------------------------------------------------------------

@@ -294,23 +294,6 @@ def test_a_stalled_simulation_is_exit_1_without_traceback(rooms: Any):
     assert (Path("out") / "result.json").exists(), "what had been seen is kept"
 
 
-def test_what_was_approximated_is_said(rooms: Any):
-    """In one line of the job, or why nothing was; nothing where nobody has asked."""
-    job = {"iterations": 1000, "approximated": 900, "samples": 7, "uncertainty": 0.004}
-
-    def approximating(*given: Any, **more: Any) -> Result:
-        result = rooms.made(*given, **more)
-        result.summary["approximate"] = {"declined": "" if jobs else "times vary", "jobs": jobs}
-        return result
-
-    assert "note:" not in invoke("run", "demo").stderr
-    jobs, rooms.simulate = {"vision": job}, approximating
-    said = invoke("run", "demo").stderr
-    assert "900 of 1,000 iterations of vision" in said and "off by 0.40 % (7 samples)" in said
-    jobs = {}
-    assert "demo base: all iterations are simulated: times vary" in invoke("run", "demo").stderr
-
-
 def test_a_bug_keeps_its_traceback(rooms: Any):
     def broken(*_: Any, **__: Any) -> Result:
         raise ZeroDivisionError

@@ -385,12 +385,6 @@ def test_numbers_that_would_take_all_memory():
     )
 
 
-def test_what_iterations_were_spent_on_is_not_asked_of_those_that_are_left_out():
-    expected = "simulation.approximate: skips iterations, which have no breakdown (--breakdown)"
-    assert expected in refused("run", "ring", "--approximate", "0.01", "--breakdown")
-    assert expected in refused("compare", "demo", "--set", "simulation.approximate=0.01", "--breakdown")
-
-
 def refused_usage(*arguments: str) -> str:
     done = run(*arguments, timeout=30)
     assert (done.returncode, done.stdout) == (2, "")

@@ -153,7 +153,6 @@ CASES: dict[str, Case] = {
     "Ddp.rebuild": ("job.0.scheduler.rebuild", {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}, "job.0.iterations": 1}, {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}}, (False,)),
     "RepeatedTraffic.period": ("traffic.0.period", {"traffic.0.rounds": 1}, {}, ("50us",)),
     "Output.missing": ("output.missing", {}, {**DLCP, "traffic.0.bound": 0.3, "traffic.0.droppable": True}, (False,)),
-    "Simulation.approximate": ("simulation.approximate", {}, {**WITH_JOB, "job.0.iterations": 300, "job.0.jitter": 0.01, "link.loss": 0.0, "switch.buffer": "4MB"}, (0.1,)),
     "LossBasedTcp.recovery": ("transport.recovery", {"transport": {"kind": "cubic", "preset": "linux"}}, {"transport": {"kind": "cubic"}}, ("prr",)),
     **{f"Ltp.{key}": (f"transport.{key}", {"transport": {"kind": "ltp"}}, {"transport": {"kind": "ltp", "threshold": 0.1, "deadline": 8.0}, "traffic.0.bound": 0.3, "traffic.0.size": "600kB"}, values)
        for key, values in (("threshold", (2.0, 0.5)), ("deadline", (3.0, 0.2)), ("fraction", (0.99, 0.6)))},

@@ -116,12 +116,6 @@ def test_tables_that_disagree_are_refused(tmp_path: Path, name: str) -> None:
     assert words in str(raised.value)
 
 
-def test_iterations_of_an_approximate_result_may_be_apart(tmp_path: Path) -> None:
-    tables = rows()
-    change("iterations", 1, start_ps=120, exposed_ps=70)(tables)
-    Result.read(written(tmp_path, tables, approximate={}))
-
-
 def test_programs_number_their_iterations_themselves(tmp_path: Path) -> None:
     tables = rows()
     change("iterations", 1, iteration=70)(tables)
