@@ -21,7 +21,7 @@ from gradwire.emu.transports.endpoint import Endpoint
 from gradwire.emu.transports.side_channel import SideChannel
 from gradwire.emu.transports.simulator_rules import ReceivingEnd, SendingEnd
 from gradwire.emu.wire.header import ACK, BITMAP, IMPORTANT, KIND, PROBE, STOP, Header
-from gradwire.protocols.transports.dlcp.dlcp import ANSWER_WORDS, NUMBER_BITS, NUMBERS
+from gradwire.protocols.transports.dlcp.sender import ANSWER_WORDS, NUMBER_BITS, NUMBERS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import BITMAP_PACKETS, GRADWIRE, UDP_OVERHEAD
 

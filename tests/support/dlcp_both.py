@@ -12,8 +12,9 @@ from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.jit.records import constants as at
 from gradwire.jit.records.flows import Receiver, Sender
 from gradwire.protocols.transports.base import Context
-from gradwire.protocols.transports.dlcp.dlcp import NUMBERS, Dlcp
-from gradwire.protocols.transports.dlcp.layout import DlcpFlow, DlcpPair
+from gradwire.protocols.transports.dlcp.dlcp import Dlcp
+from gradwire.protocols.transports.dlcp.records import DlcpFlow, DlcpPair
+from gradwire.protocols.transports.dlcp.sender import NUMBERS
 from gradwire.testing import FlowHarness
 
 BASE = 10 * US

@@ -40,35 +40,7 @@ Our choices, where they are silent:
   of the original is rarely mistaken for its own, and without it delay control would get no samples during
   retransmissions.
 
-States of the sender, `probe_state` (n: the number of parts of the answer that are still to come):
-
-| state | event | action | next state |
-|---|---|---|---|
-| IDLE | `pull` finds no packet left in the pass | set the timer to a silence | QUIET |
-| IDLE | timer expires while midway WAITING | midway becomes ASKED | DUE |
-| QUIET | acknowledgement | set the timer to a silence | QUIET |
-| QUIET | timer expires | | DUE |
-| DUE | `pull` | send a probe with a new number for everything; set the timer | n = all parts |
-| n > 0 | awaited part of a Bitmap | store it; restart the timer, if no repetition is under way | n - 1 |
-| n > 0 | `pull` after the timer expired | repeat the probe, or request each missing part; double the wait | n |
-| 1 | last awaited part, midway ASKED | stop the timer; midway becomes ANSWERED_MIDWAY | IDLE |
-| 1 | last awaited part, else | stop the timer; begin a pass over the missing packets | IDLE |
-| any | Stop | stop the timer; the flow is done | |
-
-The query about important packets in the middle of the first pass, `midway_state`:
-
-| state | event | action | next state |
-|---|---|---|---|
-| NOT_YET | the first pass has sent its important packets (`important_first` with tags) | | REACHED |
-| REACHED | `pull` returns the next packet | set the timer to a silence | WAITING |
-| WAITING | timer expires while `probe_state` is IDLE | make a probe due | ASKED |
-| WAITING | the pass ends first | the probe at its end replaces the query | WAITING |
-| ASKED | last awaited part | retransmit the important packets it lacks, then resume the pass | ANSWERED_MIDWAY |
-
-While ASKED, `pull` continues the pass between the probe and its answer.
-
-The order and number of packets are in `packet_order`, the rate in `rate_control`, the budget that messages share in
-`loss_budget`, and the records in `layout`.
+The states and the order of packets are in `sender`, the rate in `rate_control`, the loss budget in `records`.
 """
 
 from __future__ import annotations
@@ -78,13 +50,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gradwire.jit.compiled import njit
-from gradwire.jit.records.constants import ACK, BITMAP, BLOCKED, PULL_PROBE, STOP
+from gradwire.jit.records.constants import ACK, BITMAP, STOP
 from gradwire.jit.records.flows import Pair
-from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE, Context, bit, clear_bit, fraction, reply, set_bit
+from gradwire.protocols.transports.base import ONE, Context, bit, fraction, reply, set_bit
 from gradwire.protocols.transports.common.persistent_state import PersistentState
-from gradwire.protocols.transports.dlcp.layout import (
-    ANSWERED_MIDWAY,
-    ASKED,
+from gradwire.protocols.transports.dlcp.rate_control import count_sender, on_delivery
+from gradwire.protocols.transports.dlcp.records import (
     BY_DELAY,
     BY_MARKS,
     BY_RECEIVER,
@@ -93,26 +64,25 @@ from gradwire.protocols.transports.dlcp.layout import (
     IMPORTANT_FIRST,
     ON_PROBE,
     RANDOM,
-    REACHED,
     SEQUENTIAL,
-    WAITING,
     DlcpFlow,
     DlcpHost,
     DlcpPair,
     DlcpParameters,
     DlcpPeer,
     DlcpReceiver,
+    is_affordable,
+    spend,
 )
-from gradwire.protocols.transports.dlcp.loss_budget import is_affordable, spend
-from gradwire.protocols.transports.dlcp.packet_order import begin_resend_pass, first_pass, next_packet, ones
-from gradwire.protocols.transports.dlcp.rate_control import (
-    begin,
-    count_sender,
-    on_acknowledgement,
-    on_delivery,
-    on_rtt_sample,
-    silence,
-    smoothed,
+from gradwire.protocols.transports.dlcp.sender import (
+    ANSWER_WORDS,
+    NUMBER_BITS,
+    NUMBERS,
+    on_control,
+    on_timer,
+    parts_of,
+    pull,
+    start,
 )
 from gradwire.scenarios.schema.base import Count, Flag, single_mistake
 from gradwire.scenarios.schema.effect_conditions import Precondition
@@ -121,205 +91,7 @@ from gradwire.scenarios.schema.network.transport_base import Gain, Transport
 from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_CHANNEL_BYTES, UDP_OVERHEAD
 
-ANSWER_WORDS = 256  # bitmap words in one Bitmap packet: 8192 packets in 1 KiB
-# The argument of probes and Bitmaps is the number of the probe, modulo 4096, and above it the requested part, counted
-# from 1, or EVERYTHING.
-NUMBER_BITS = 12
-NUMBERS = (1 << NUMBER_BITS) - 1  # mask
-EVERYTHING = 0
-LONGEST = 24  # base round trips before a probe is repeated, at most
 ORDERS = {"important_first": IMPORTANT_FIRST, "sequential": SEQUENTIAL, "random": RANDOM}
-IDLE = 0
-QUIET = -1  # everything is sent: a probe follows after a silence
-DUE = -2  # a probe is to be sent now
-
-
-@njit
-def start(params: DlcpParameters, flow: DlcpFlow, now: int) -> None:
-    """Begin a message: its rate, and the order of its packets."""
-    begin(params, flow, now)
-    first_pass(params, flow)
-    flow.timed = -1
-
-
-@njit
-def _send(flow: DlcpFlow, sequence: int, now: int) -> int:
-    """Record a transmission; one packet at a time is timed. Return IMPORTANT_FLAG if it was sent before."""
-    if flow.timed < 0:
-        flow.timed = sequence
-        flow.timed_at = now
-    sent = flow.sent_packets
-    if bit(sent, sequence):
-        return IMPORTANT_FLAG
-    set_bit(sent, sequence)
-    flow.sent_once += 1
-    return 0
-
-
-@njit
-def _parts(words: int) -> int:
-    """Return the number of parts of a Bitmap of `words` bitmap words."""
-    return (words + ANSWER_WORDS - 1) // ANSWER_WORDS
-
-
-@njit
-def _send_probe(flow: DlcpFlow, part: int) -> int:
-    """Return a probe for one part or for everything."""
-    flow.probes_sent += 1
-    return PULL_PROBE + (part << NUMBER_BITS | (flow.probe_number & NUMBERS))
-
-
-@njit
-def _set_probe_timer(params: DlcpParameters, flow: DlcpFlow, wait: int, now: int) -> None:
-    """Set the time until the probe is repeated, up to a maximum."""
-    flow.probe_wait = min(wait, max(LONGEST * params.base_rtt, params.probe_timeout))
-    flow.timer = now + flow.probe_wait
-
-
-@njit
-def _send_new_probe(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
-    """Return the first probe with a new number, for everything."""
-    words = flow.bitmap_words
-    parts = _parts(words)
-    awaited = flow.awaited
-    flow.probe_number += 1
-    flow.probe_state = parts
-    for part in range(parts):
-        set_bit(awaited, part)
-    _set_probe_timer(params, flow, max(3 * smoothed(flow), params.probe_timeout), now)
-    return _send_probe(flow, EVERYTHING)
-
-
-@njit
-def _repeat_probe(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
-    """Repeat an overdue probe: for everything, or for the next missing part."""
-    parts = _parts(flow.bitmap_words)
-    if flow.next_query == 0:
-        if flow.probe_state == parts:
-            _set_probe_timer(params, flow, 2 * flow.probe_wait, now)
-            return _send_probe(flow, EVERYTHING)
-        flow.next_query = 1
-    awaited = flow.awaited
-    part = flow.next_query
-    while part <= parts and bit(awaited, part - 1) == 0:
-        part += 1
-    if part > parts:
-        flow.next_query = 0
-        _set_probe_timer(params, flow, 2 * flow.probe_wait, now)
-        return BLOCKED
-    flow.next_query = part + 1
-    return _send_probe(flow, part)
-
-
-@njit
-def _resend_midway(flow: DlcpFlow, now: int) -> int:
-    """Return the next important packet reported missing in the middle of the pass."""
-    resend = flow.resend
-    sequence = flow.resend_from
-    while bit(resend, sequence) == 0:
-        sequence += 1
-    flow.resend_from = sequence + 1
-    flow.resends_left -= 1
-    return sequence | _send(flow, sequence, now)
-
-
-@njit
-def pull(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
-    """Return the packets of this pass, then, after a silence, a Probe."""
-    state = flow.probe_state
-    if state == DUE:
-        return _send_new_probe(params, flow, now)
-    if state > 0 and flow.timer == 0:
-        probe = _repeat_probe(params, flow, now)
-        if probe != BLOCKED:
-            return probe
-    if flow.resends_left:
-        return _resend_midway(flow, now)
-    if state == IDLE or flow.midway_state == ASKED:
-        sequence = next_packet(params, flow)
-        if sequence != BLOCKED:
-            if flow.midway_state == REACHED:
-                flow.midway_state = WAITING
-                flow.timer = now + silence(flow)
-            return sequence | _send(flow, sequence, now)
-    if state == IDLE:
-        flow.probe_state = QUIET
-        flow.timer = now + silence(flow)
-    return BLOCKED
-
-
-@njit
-def on_timer(params: DlcpParameters, flow: DlcpFlow, now: int) -> None:
-    """Make a probe due after the silence. (A probe's own timer only has to expire.)"""
-    if flow.probe_state == QUIET:
-        flow.probe_state = DUE
-    elif flow.probe_state == IDLE and flow.midway_state == WAITING:
-        flow.probe_state = DUE
-        flow.midway_state = ASKED
-
-
-@njit
-def _store_part(flow: DlcpFlow, part: int) -> None:
-    """Record the missing packets of one part of a Bitmap for retransmission."""
-    words = flow.bitmap_words
-    resend = flow.resend
-    peer_bitmaps = flow.peer_bitmaps  # the second one is the snapshot
-    packets = flow.packets
-    first = part * ANSWER_WORDS
-    for word in range(first, min(first + ANSWER_WORDS, words)):
-        valid = min(packets - (word << 5), 32)
-        missing = ~peer_bitmaps[words + word] & ((1 << valid) - 1)
-        if flow.midway_state == ASKED:
-            missing &= flow.tag_bits[word]
-            flow.resends_left += ones(missing)
-        resend[word] = missing
-
-
-@njit
-def _process_bitmap(params: DlcpParameters, flow: DlcpFlow, sequence: int, argument: int, now: int) -> None:
-    """Process a part of an answer; the last one begins another pass."""
-    part = (argument >> NUMBER_BITS) - 1 if argument >> NUMBER_BITS else sequence
-    awaited = flow.awaited
-    if flow.probe_state <= 0 or argument & NUMBERS != flow.probe_number & NUMBERS or bit(awaited, part) == 0:
-        return
-    clear_bit(awaited, part)
-    _store_part(flow, part)
-    flow.probe_state -= 1
-    if flow.probe_state == IDLE:
-        # packets in flight are not worth timing
-        flow.timer = 0
-        flow.next_query = 0
-        flow.timed = -1
-        if flow.midway_state == ASKED:
-            flow.midway_state = ANSWERED_MIDWAY
-            flow.resend_from = 0
-        else:
-            begin_resend_pass(params, flow)
-    elif flow.next_query == 0:
-        flow.timer = now + flow.probe_wait
-
-
-@njit
-def on_control(
-    params: DlcpParameters, flow: DlcpFlow, kind: int, sequence: int, argument: int, echo: int, now: int
-) -> None:
-    """End the flow at Stop, retransmit for a Bitmap, adapt the rate to acknowledgements."""
-    if kind == STOP:
-        flow.is_done = 1
-        flow.timer = 0
-    elif kind == BITMAP:
-        _process_bitmap(params, flow, sequence, argument, now)
-    else:
-        timed = flow.timed
-        if sequence == timed:
-            flow.timed = -1
-            rtt = max(now - flow.timed_at, 1)  # sockets may send a little ahead of their schedule
-            on_rtt_sample(params, flow, rtt)
-        elif timed >= 0 and now - flow.timed_at > 8 * smoothed(flow):
-            flow.timed = -1  # later packets were acknowledged long ago: it is lost
-        if flow.probe_state == QUIET:
-            flow.timer = now + silence(flow)
-        on_acknowledgement(params, flow, argument, echo, now)
 
 
 @njit
@@ -380,13 +152,13 @@ def on_probe(params: DlcpParameters, receiver: DlcpReceiver, argument: int, now:
             receiver.snapshot[word] = receiver.arrived_packets[word]
     if ahead or now >= receiver.answer_period + params.base_rtt:
         receiver.answer_period = now
-        for word in range((_parts(words) >> 5) + 1):
+        for word in range((parts_of(words) >> 5) + 1):
             answered[word] = 0
     if bit(answered, part):
         return 0  # already answered in this period
     set_bit(answered, part)
     size = SIDE_CHANNEL_BYTES + min((receiver.packets + 7) >> 3, 4 * ANSWER_WORDS)
-    return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else _parts(words))
+    return reply(BITMAP, 0, argument & 0x3FFFFF, size, 1 if part else parts_of(words))
 
 
 DELAY = Precondition(

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from gradwire.jit.compiled import njit
 from gradwire.protocols.transports.base import ONE, fixed_mul
-from gradwire.protocols.transports.dlcp.layout import (
+from gradwire.protocols.transports.dlcp.records import (
     BY_DELAY,
     BY_MARKS,
     BY_RECEIVER,

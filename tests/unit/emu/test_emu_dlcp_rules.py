@@ -18,7 +18,7 @@ from gradwire.emu.transports.datagrams import DatagramCarrier
 from gradwire.emu.wire.header import ACK, BITMAP, STOP
 from gradwire.jit.records import constants as at
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
-from gradwire.protocols.transports.dlcp.layout import ANSWERED_MIDWAY
+from gradwire.protocols.transports.dlcp.records import ANSWERED_MIDWAY
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
 

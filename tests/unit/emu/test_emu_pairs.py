@@ -27,7 +27,7 @@ from gradwire.jit.records.flows import Sender
 from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, Context
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
-from gradwire.protocols.transports.dlcp.layout import DlcpHost, DlcpPair, DlcpPeer
+from gradwire.protocols.transports.dlcp.records import DlcpHost, DlcpPair, DlcpPeer
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.testing import transport
 from gradwire.testing.oracle.flows import Flow, Memory, Protocol

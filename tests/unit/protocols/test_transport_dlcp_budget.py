@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradwire.protocols.transports.dlcp.layout import DlcpPeer, DlcpReceiver
-from gradwire.protocols.transports.dlcp.loss_budget import is_affordable, spend
+from gradwire.protocols.transports.dlcp.records import DlcpPeer, DlcpReceiver, is_affordable, spend
 
 PAIR = 2000
 FORTH, BACK, NEXT = 2, 3, 4

@@ -11,7 +11,7 @@ from transport_bench import US
 from gradwire.jit.records.constants import BITMAP, PULL_PROBE, STOP
 from gradwire.protocols.transports.base import IMPORTANT_FLAG
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
-from gradwire.protocols.transports.dlcp.packet_order import ones
+from gradwire.protocols.transports.dlcp.sender import ones
 from gradwire.testing import FlowHarness
 
 BASE = 10 * US
