@@ -80,11 +80,9 @@ class Samples:
     def _take(self, now: Ps) -> Ps:
         """Sample at a multiple of the period; the multiples between two calls have nothing to show
         (`Fabric._until_observed`)."""
+        ports = view(Port, self._state, self._ports)
         if now % self.period == 0:
-            queues, sent = (
-                view(Port, self._state, self._ports).queue >> 8,
-                view(Port, self._state, self._ports).bytes_sent,
-            )
+            queues, sent = (ports.queue >> 8, ports.bytes_sent)
             if queues.any() or (sent != self._seen).any():
                 self._times.append(now)
                 self._queues.append(queues)

@@ -41,7 +41,8 @@ def _stopped(memory: EngineMemory) -> dict[PortClass, set[PortClass]]:
     """Return the paused classes of ports that have packets, each with the places that hold the far end's packets of the
     link."""
     state, ports = memory.state, memory.port_base
-    paused = view(PortExtra, state, view(Port, state, ports).extra.base).paused & view(Port, state, ports).queue & 0xFF
+    port_records = view(Port, state, ports)
+    paused = view(PortExtra, state, port_records.extra.base).paused & port_records.queue & 0xFF
     holders: dict[PortClass, set[PortClass]] = {}
     for link in paused.nonzero()[0].tolist():
         far_node = int(view(Port, state, int(ports[link ^ 1])).node.base)
@@ -55,14 +56,16 @@ def _holders(memory: EngineMemory, node: int, back: int, c: int) -> set[PortClas
     """Return the ports of a switch where packets wait that came over the link opposite to port `back`, of class `c`."""
     state = memory.state
     holders = set()
-    active = int(view(Node, state, node).active_ports.base)
-    for p in state[active : active + int(view(Node, state, node).active_count)].tolist():
-        if not view(Port, state, p).queue >> c & 1:
+    node_record = view(Node, state, node)
+    active = int(node_record.active_ports.base)
+    for p in state[active : active + int(node_record.active_count)].tolist():
+        port = view(Port, state, p)
+        if not port.queue >> c & 1:
             continue
         waiting = QueueClass(state, p + Port.classes.offset + c * QueueClass.WORDS)
         entry, last = waiting.head, waiting.tail
         while entry.back.base != back and entry != last:
             entry = entry.next
         if entry.back.base == back:
-            holders.add((int(view(Port, state, p).link), c))
+            holders.add((int(port.link), c))
     return holders

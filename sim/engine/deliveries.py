@@ -38,9 +38,10 @@ class Deliveries:
             return
         arrived, finished = (done[done[:, 2] == kind] for kind in (at.DELIVERED, at.FINISHED))
         receivers = self._flows.records.receiver(arrived[:, 1])
-        nbytes = view(Receiver, self._memory.state, receivers).nbytes
+        receiver_records = view(Receiver, self._memory.state, receivers)
+        nbytes = receiver_records.nbytes
         self._flows.delivered_bytes += int(nbytes.sum())
-        relevant = view(Receiver, self._memory.state, receivers).notify & at.TELL_DELIVERED > 0
+        relevant = receiver_records.notify & at.TELL_DELIVERED > 0
         if self._missing is not None:
             relevant |= arrived[:, 3] < nbytes
         if relevant.any():

@@ -511,7 +511,8 @@ class Fabric:
         on the positions of records."""
         state, records = self.memory.state, self.flows.records
         r = records.receiver(np.arange(records.used))
-        receivers = r[(view(Receiver, state, r).is_done == 0) & (view(Receiver, state, r).packets > 0)]
+        receiver_records = view(Receiver, state, r)
+        receivers = r[(receiver_records.is_done == 0) & (receiver_records.packets > 0)]
         if not len(receivers):
             return f"{self.undelivered} messages are not delivered"
         missing, arrived, kinds = (
@@ -520,8 +521,9 @@ class Fabric:
             view(Receiver, state, receivers).kind,
         )
         first = int(receivers[np.lexsort((kinds, arrived, -missing))[0]])
-        owner = self.transports[int(view(Receiver, state, first).kind) & ((1 << at.SET_SHIFT) - 1)].owner
-        received, size = int(view(Receiver, state, first).received_bytes), int(view(Receiver, state, first).nbytes)
+        receiver = view(Receiver, state, first)
+        owner = self.transports[int(receiver.kind) & ((1 << at.SET_SHIFT) - 1)].owner
+        received, size = int(receiver.received_bytes), int(receiver.nbytes)
         name = kind_of(owner) or f"{owner.__name__} ({class_file(owner)})"
         return f"one of {self.undelivered} undelivered messages has {received} of {size} bytes, over transport {name}"
 

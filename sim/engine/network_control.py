@@ -51,12 +51,14 @@ class NetworkControl:
             return
         self._flag(p, at.SHAPE_DOWN, True)
         state, listener = self.memory.state, self._port(link ^ 1)
-        more = int(view(Port, state, listener).extra.base)
-        view(PortExtra, state, more).ignores_pauses = 1
-        if view(PortExtra, state, more).paused:
-            view(PortExtra, state, more).paused = 0
-            view(Port, state, listener).busy_until = max(int(view(Port, state, listener).busy_until), now)
-            self._wake(int(view(Port, state, listener).node.base), now)
+        port = view(Port, state, listener)
+        more = int(port.extra.base)
+        port_extra = view(PortExtra, state, more)
+        port_extra.ignores_pauses = 1
+        if port_extra.paused:
+            port_extra.paused = 0
+            port.busy_until = max(int(port.busy_until), now)
+            self._wake(int(port.node.base), now)
 
     def mend(self, link: int, now: Ps) -> None:
         """Restore a directed link."""
@@ -65,14 +67,17 @@ class NetworkControl:
             return
         self._flag(p, at.SHAPE_DOWN, False)
         view(PortExtra, state, int(view(Port, state, self._port(link ^ 1)).extra.base)).ignores_pauses = 0
-        more, node = int(view(Port, state, p).extra.base), int(view(Port, state, p).node.base)
-        controls = view(PortExtra, state, more).pause_limit and view(Node, state, node).kind != at.HOST
-        if controls and not view(PortExtra, state, more).pause_due:
-            view(PortExtra, state, more).pause_due = max(now, 1)
-            if not view(Port, state, p).flags & at.PORT_FLAG_ACTIVE:
-                view(Port, state, p).flags |= at.PORT_FLAG_ACTIVE
-                state[int(view(Node, state, node).active_ports.base) + int(view(Node, state, node).active_count)] = p
-                view(Node, state, node).active_count += 1
+        port = view(Port, state, p)
+        more, node = int(port.extra.base), int(port.node.base)
+        port_extra = view(PortExtra, state, more)
+        node_record = view(Node, state, node)
+        controls = port_extra.pause_limit and node_record.kind != at.HOST
+        if controls and not port_extra.pause_due:
+            port_extra.pause_due = max(now, 1)
+            if not port.flags & at.PORT_FLAG_ACTIVE:
+                port.flags |= at.PORT_FLAG_ACTIVE
+                state[int(node_record.active_ports.base) + int(node_record.active_count)] = p
+                node_record.active_count += 1
             self._wake(node, now)
 
     def stop_host(self, host: int) -> None:
@@ -83,8 +88,9 @@ class NetworkControl:
     def resume_host(self, host: int, now: Ps) -> None:
         """Resume a host: first its expired timers, then the packets that have arrived, in order."""
         state, node = self.memory.state, int(self.memory.node_base[host])
-        view(Host, state, node).is_paused = 0
-        heap, count = int(view(Host, state, node).timer_heap), int(view(Host, state, node).timer_count)
+        host_record = view(Host, state, node)
+        host_record.is_paused = 0
+        heap, count = int(host_record.timer_heap), int(host_record.timer_count)
         entries = []
         for time, key in state[heap : heap + 2 * count].reshape(-1, 2).tolist():
             if time >= now:
@@ -100,9 +106,10 @@ class NetworkControl:
                     entries.append((now, key))
         entries.sort()  # a sorted list is a heap
         state[heap : heap + 2 * len(entries)] = [word for entry in entries for word in entry]
-        view(Host, state, node).timer_count = len(entries)
+        host_record.timer_count = len(entries)
         p = int(view(Node, state, node).port.base)
-        view(Port, state, p).busy_until = max(int(view(Port, state, p).busy_until), now)
+        port = view(Port, state, p)
+        port.busy_until = max(int(port.busy_until), now)
         self._wake(node, now)
 
     def reroute(self, routing: Routing) -> None:
@@ -125,8 +132,9 @@ class NetworkControl:
         return bool(int(view(Port, self.memory.state, p).shape) & flag)
 
     def _flag(self, p: int, flag: int, on: bool) -> None:
-        shape = int(view(Port, self.memory.state, p).shape)
-        view(Port, self.memory.state, p).shape = shape | flag if on else shape & ~flag
+        port = view(Port, self.memory.state, p)
+        shape = int(port.shape)
+        port.shape = shape | flag if on else shape & ~flag
 
     def _wake(self, node: int, now: Ps) -> None:
         due = self.memory.next + int(view(Node, self.memory.state, node).position)

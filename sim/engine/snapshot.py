@@ -40,10 +40,11 @@ COMPARED_LOG_WORDS = (
 def is_quiet(memory: EngineMemory, flows: Flows) -> bool:
     """Return True if nothing is under way in a network none of whose messages has records."""
     state, ports, nodes = memory.state, memory.port_base, memory.node_base
-    heads, more = view(Port, state, ports).consumer.base, view(Port, state, ports).extra.base
+    port_records = view(Port, state, ports)
+    heads, more = port_records.consumer.base, port_records.extra.base
     hosts = nodes[view(Node, state, nodes).kind == at.HOST]
     pending = [
-        view(Port, state, ports).queue,
+        port_records.queue,
         *(
             state[more + word]
             for word in (PortExtra.pause_due.offset, PortExtra.pause_wanted.offset, PortExtra.paused.offset)
@@ -54,8 +55,8 @@ def is_quiet(memory: EngineMemory, flows: Flows) -> bool:
         for word in (Host.ready_mask.offset, Host.is_paused.offset, Host.held.offset, Host.pull_head.offset)
     ]
     return bool(
-        (view(Port, state, ports).sent == state[heads]).all()
-        and (view(Port, state, ports).spill_tail == view(LinkHead, state, heads).spill_taken).all()
+        (port_records.sent == state[heads]).all()
+        and (port_records.spill_tail == view(LinkHead, state, heads).spill_taken).all()
         and not any(words.any() for words in pending)
         and not any(
             _has_pending_timer(memory, host) for host in hosts[view(Host, state, hosts).timer_count > 0].tolist()
@@ -73,8 +74,9 @@ def _has_pending_timer(memory: EngineMemory, host: int) -> bool:
     timer = np.where(sends, record + Sender.timer.offset, record + Receiver.timer.offset)
     flow = (record - memory.receivers) // Receiver.WORDS
     sender = np.where(sends, record, memory.senders + flow * Sender.WORDS)
-    is_done = sends & (view(Sender, state, sender).is_done != 0)
-    reused = (view(Sender, state, sender).order ^ keys) >> at.KEY_ORDER != 0
+    sender_record = view(Sender, state, sender)
+    is_done = sends & (sender_record.is_done != 0)
+    reused = (sender_record.order ^ keys) >> at.KEY_ORDER != 0
     stale = is_done | reused | (state[armed] != times) | (state[timer] == 0)
     return bool(((keys & 3 != at.WHAT_TIMER) | ~stale).any())
 
@@ -84,8 +86,9 @@ def job_snapshot(memory: EngineMemory, flows: Flows, tracks: list[Track], anchor
     state, nodes = memory.state, memory.node_base
     parts = [_timers(memory, tracks, anchor)]
     parts += flows.persistent_state(anchor)
-    pulls = view(Host, state, nodes).next_pull[view(Node, state, nodes).kind == at.HOST]
-    parts.append(view(Switch, state, nodes).free_slots[view(Node, state, nodes).kind == at.SWITCH])
+    node_records = view(Node, state, nodes)
+    pulls = view(Host, state, nodes).next_pull[node_records.kind == at.HOST]
+    parts.append(view(Switch, state, nodes).free_slots[node_records.kind == at.SWITCH])
     more = view(Port, state, memory.port_base).extra.base
     parts += [np.maximum(pulls - anchor, 0), state[more[:, None] + np.array(PERSISTENT_PORT_WORDS)].ravel()]
     for track in tracks:
@@ -127,6 +130,7 @@ def _track(memory: EngineMemory, track: Track, anchor: int) -> list[Ints]:
     )
     stations = state[track.stations : track.stations + len(track.part.stations)]
     queues = np.array([base for _, base in sorted(track.queues.items())], dtype=np.int64)
+    release_queues = view(ReleaseQueue, state, queues)
     return [
         np.array([len(track.live), track.laid - first, *(len(operations) for operations in track.pending)]),
         rows[:, Process.finished_parts.offset] - first,
@@ -134,8 +138,8 @@ def _track(memory: EngineMemory, track: Track, anchor: int) -> list[Ints]:
         rows[:, Process.next_schedule.offset] > 0,
         rows[:, [Process.is_starved.offset, Process.slowness.offset, Process.computed.offset]].ravel(),
         np.maximum(stations - anchor, 0),
-        view(ReleaseQueue, state, queues).count,
-        view(ReleaseQueue, state, queues).under_way,
+        release_queues.count,
+        release_queues.under_way,
     ]
 
 

@@ -60,26 +60,25 @@ class FabricTables(MessageCounts):
 def collect_ports(network: Network, memory: EngineMemory) -> Columns:
     """Return one row per directed link: packets and bytes sent, drops by cause, marks, longest queue in bytes."""
     state, base = memory.state, memory.port_base
-    more = view(Port, state, base).extra.base
+    port = view(Port, state, base)
+    more = port.extra.base
     late = {cause: view(PortExtra, state, more).drops_by_cause[i] for i, cause in enumerate(CAUSES[at.CAUSE_EVICTED :])}
+    port_extra = view(PortExtra, state, more)
     return {
         "port": [network.link_name(link) for link in range(len(base))],
-        "packets": view(Port, state, base).sent
-        + view(Port, state, base).spill_tail
-        + view(Port, state, base).drops[2]
-        + late["link_down"],
-        "bytes": view(Port, state, base).bytes_sent,
-        "drops_tail": view(Port, state, base).drops[0],
-        "drops_selective": view(Port, state, base).drops[1],
-        "drops_loss": view(Port, state, base).drops[2],
+        "packets": port.sent + port.spill_tail + port.drops[2] + late["link_down"],
+        "bytes": port.bytes_sent,
+        "drops_tail": port.drops[0],
+        "drops_selective": port.drops[1],
+        "drops_loss": port.drops[2],
         "drops_evicted": late["evicted"],
         "drops_down": late["link_down"],
         "drops_no_route": late["no_route"],
-        "marks": view(Port, state, base).marks,
-        "control_marks": view(Port, state, base).control_marks,
-        "trimmed": view(PortExtra, state, more).trimmed,
-        "pauses": view(PortExtra, state, more).pauses,
-        "peak_queue_bytes": view(Port, state, base).peak,
+        "marks": port.marks,
+        "control_marks": port.control_marks,
+        "trimmed": port_extra.trimmed,
+        "pauses": port_extra.pauses,
+        "peak_queue_bytes": port.peak,
     }
 
 

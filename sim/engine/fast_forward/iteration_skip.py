@@ -164,7 +164,8 @@ class IterationSkipper:
     def counted(self) -> NetworkCounters:
         """Return the present counters."""
         state, ports, memory = self._memory.state, self._memory.port_base, self._memory
-        more = view(Port, state, ports).extra.base
+        port_records = view(Port, state, ports)
+        more = port_records.extra.base
         delays = state[self._delays]
         return NetworkCounters(
             state[ports[:, None] + np.array(PORT_COUNTERS)],
@@ -172,7 +173,7 @@ class IterationSkipper:
             delays.copy(),
             state[self._switches[:, None] + np.array(SUMS)],
             int(view(Node, state, memory.node_base).draws.sum()),
-            view(Port, state, ports).red_draws,
+            port_records.red_draws,
             sum(int(view(Thread, state, thread).ties) for thread in memory.thread_base),
         )
 
@@ -194,8 +195,9 @@ class IterationSkipper:
         state[timers : timers + TimerEntry.WORDS * int(state[State.timer_count.offset]) : TimerEntry.WORDS] += by
         state[State.next_timer.offset] += by
         state[State.now.offset] += by
-        view(Host, state, hosts).next_pull += by
-        view(Host, state, hosts).timer_count = 0  # only stale entries are left
+        host_records = view(Host, state, hosts)
+        host_records.next_pull += by
+        host_records.timer_count = 0  # only stale entries are left
         state[memory.next : memory.next + len(memory.node_base)] = at.FOREVER
         return times
 
@@ -227,7 +229,8 @@ class IterationSkipper:
     def _count_on(self, stretch: Stretch, times: int) -> None:
         """Raise counters by `times` stretches. Links are empty, so both ends of their rings move alike."""
         state, ports = self._memory.state, self._memory.port_base
-        more, heads = view(Port, state, ports).extra.base, view(Port, state, ports).consumer.base
+        port_records = view(Port, state, ports)
+        more, heads = port_records.extra.base, port_records.consumer.base
         rise, extra_rise = times * stretch.ports, times * stretch.more
         self.hops += int(rise[:, [0, 1, 5]].sum() + extra_rise[:, -2].sum())
         state[ports[:, None] + np.array(PORT_COUNTERS)] += rise

@@ -50,9 +50,10 @@ def _write_group(memory: EngineMemory, take: Allocate, src: Ints, dst: Ints, pac
     if size < 2 or (one != one[0]).any() or (packets != packets[0]).any() or len(np.unique(members)) < size:
         raise ValueError("an aggregation group needs messages of one length between one host and distinct others")
     fan = take(AggregationGroup.WORDS + Member.WORDS * size)
-    view(AggregationGroup, state, fan).is_outward, view(AggregationGroup, state, fan).stride = is_outward, stride
+    aggregation_group = view(AggregationGroup, state, fan)
+    aggregation_group.is_outward, aggregation_group.stride = is_outward, stride
     words = int(packets[0]) * stride
-    view(AggregationGroup, state, fan).host_packet_states = take(words)
+    aggregation_group.host_packet_states = take(words)
     member_words = state[fan + AggregationGroup.WORDS : fan + AggregationGroup.WORDS + Member.WORDS * size].reshape(
         size, Member.WORDS
     )

@@ -127,9 +127,10 @@ class Streams:
             (Variant.entropy.offset, entropy),
         ):
             state[variant + word] = value
-        view(ProgramMessage, state, message).host = records.memory.node_base[src]
-        view(ProgramMessage, state, message).destination = dst
-        view(ProgramMessage, state, message).variant = variant
+        program_message = view(ProgramMessage, state, message)
+        program_message.host = records.memory.node_base[src]
+        program_message.destination = dst
+        program_message.variant = variant
         records.keep(WRITE, message, flow)
         for position in (
             base + Sender.first_packet.offset,

@@ -132,7 +132,8 @@ def build_memory(
     )
     _write_switch_settings(memory, switch, longest_frame)
     slots = memory.node_base[shape.hosts :]
-    view(Switch, state, slots).free_slots = view(Switch, state, slots).min_free_slots = switch.aggregation_slots
+    switches = view(Switch, state, slots)
+    switches.free_slots = switches.min_free_slots = switch.aggregation_slots
     write_routes(memory, routing, REROUTED_ENTRIES if wanted.reroutes else shape.group_entries)
     return memory
 
@@ -149,13 +150,14 @@ def _write_nodes(
     state, nodes, ports, hosts = memory.state, memory.node_base, memory.port_base, shape.hosts
     by_destination, switches = shape.by_destination, np.arange(shape.switches)
     state[regions.ingress : regions.ingress + shape.links] = ports[by_destination]
-    view(Node, state, nodes).kind = np.arange(shape.nodes) >= hosts
-    view(Node, state, nodes).ingress = _before(shape.in_count)
-    view(Node, state, nodes).ingress_count = shape.in_count
-    view(Node, state, nodes).active_ports = regions.active + _before(shape.out_count)
-    view(Node, state, nodes).edge = -1
+    node_records = view(Node, state, nodes)
+    node_records.kind = np.arange(shape.nodes) >= hosts
+    node_records.ingress = _before(shape.in_count)
+    node_records.ingress_count = shape.in_count
+    node_records.active_ports = regions.active + _before(shape.out_count)
+    node_records.edge = -1
     view(Switch, state, nodes[hosts:]).balancer_table = regions.table + balancer_words * switches
-    view(Node, state, nodes).key = key_of(seed, NODE_DRAWS, np.arange(shape.nodes))
+    node_records.key = key_of(seed, NODE_DRAWS, np.arange(shape.nodes))
     state[nodes[network.link_src[::-1]] + Node.port.offset] = ports[::-1]  # a node's first link comes last
     state[regions.back : regions.back + shape.links] = ports[by_destination ^ 1]
     state[regions.ties : regions.ties + shape.links] = key_of(seed, TIE_DRAWS, by_destination)
@@ -167,9 +169,10 @@ def _write_nodes(
 def tighten_heaps(memory: EngineMemory, hosts: int) -> None:
     """Shrink the timer heaps to what the flows of their host require or what is in use."""
     state, nodes = memory.state, memory.node_base[:hosts]
-    room = view(Host, state, nodes).timer_heap - 1
-    entitled = HEAP_FLOW * view(Host, state, nodes).timer_flows + HEAP_SPARE
-    state[room] = np.minimum(state[room], np.maximum(entitled, view(Host, state, nodes).timer_count))
+    host_records = view(Host, state, nodes)
+    room = host_records.timer_heap - 1
+    entitled = HEAP_FLOW * host_records.timer_flows + HEAP_SPARE
+    state[room] = np.minimum(state[room], np.maximum(entitled, host_records.timer_count))
 
 
 def _write_threads(memory: EngineMemory, regions: Regions, network: Network, shape: NetworkShape) -> None:
@@ -181,22 +184,23 @@ def _write_threads(memory: EngineMemory, regions: Regions, network: Network, sha
         base = memory.thread_base[thread]
         memory.positions[part] = first + np.arange(len(part))
         state[regions.order + first : regions.order + first + len(part)] = nodes[part]
-        view(Thread, state, base).first_position = first
-        view(Thread, state, base).node_count = len(part)
+        thread_record = view(Thread, state, base)
+        thread_record.first_position = first
+        thread_record.node_count = len(part)
         first += len(part)
-        view(Thread, state, base).next_entry = regions.pools[thread]
-        view(Thread, state, base).pool_end = regions.pools[thread] + POOL_ENTRIES * MAX_POOL_WORDS
-        view(Thread, state, base).deliveries = scratch.done[thread]
-        view(Thread, state, base).drops = scratch.drops[thread]
-        view(Thread, state, base).trace = scratch.trace[thread]
-        view(Thread, state, base).keys = scratch.keys[thread]
-        view(Thread, state, base).spare_keys = scratch.spare[thread]
-        view(Thread, state, base).addresses = scratch.address[thread]
-        view(Thread, state, base).opposite_ports = scratch.backs[thread]
-        view(Thread, state, base).tie_keys = scratch.tie_keys[thread]
-        view(Thread, state, base).egress_ports = scratch.chosen[thread]
-        view(Thread, state, base).buckets = scratch.buckets[thread]
-        view(Thread, state, base).log_limit = LOG_ENTRIES
+        thread_record.next_entry = regions.pools[thread]
+        thread_record.pool_end = regions.pools[thread] + POOL_ENTRIES * MAX_POOL_WORDS
+        thread_record.deliveries = scratch.done[thread]
+        thread_record.drops = scratch.drops[thread]
+        thread_record.trace = scratch.trace[thread]
+        thread_record.keys = scratch.keys[thread]
+        thread_record.spare_keys = scratch.spare[thread]
+        thread_record.addresses = scratch.address[thread]
+        thread_record.opposite_ports = scratch.backs[thread]
+        thread_record.tie_keys = scratch.tie_keys[thread]
+        thread_record.egress_ports = scratch.chosen[thread]
+        thread_record.buckets = scratch.buckets[thread]
+        thread_record.log_limit = LOG_ENTRIES
     view(Node, state, nodes).position = memory.positions
     state[regions.due : regions.due + shape.nodes] = at.FOREVER
 
@@ -212,25 +216,28 @@ def _write_links(
 ) -> None:
     """Write the directed links: speed, latency, rings, random loss."""
     state, ports, links = memory.state, memory.port_base, np.arange(shape.links)
-    view(Port, state, ports).ps_per_byte = room.speed
-    view(Port, state, ports).latency = network.link_latency
-    view(Port, state, ports).ring = regions.rings + RingEntry.WORDS * _before(room.rings)
-    view(Port, state, ports).spill = regions.spills + RingEntry.WORDS * _before(room.spills)
-    view(Port, state, ports).spill_mask = room.spills - 1
+    port_records = view(Port, state, ports)
+    port_records.ps_per_byte = room.speed
+    port_records.latency = network.link_latency
+    port_records.ring = regions.rings + RingEntry.WORDS * _before(room.rings)
+    port_records.spill = regions.spills + RingEntry.WORDS * _before(room.spills)
+    port_records.spill_mask = room.spills - 1
     heads = regions.heads + LinkHead.WORDS * links
-    view(Port, state, ports[shape.by_destination]).consumer = heads
-    view(LinkHead, state, heads).ring = view(Port, state, ports[shape.by_destination]).ring
-    view(LinkHead, state, heads).ring_mask = room.rings[shape.by_destination] - 1
+    port = view(Port, state, ports[shape.by_destination])
+    port.consumer = heads
+    link_heads = view(LinkHead, state, heads)
+    link_heads.ring = port.ring
+    link_heads.ring_mask = room.rings[shape.by_destination] - 1
     odds = np.ceil(network.link_loss * 2.0**32).astype(np.int64)
     shape_word = (room.rings - 1) | (memory.positions[network.link_dst] << 32)
     shape_word |= np.where(odds > 0, 1 << 24, 0) | (int(trace) << 25)
-    view(Port, state, ports).shape = shape_word
-    view(Port, state, ports).loss = odds
-    view(Port, state, ports).loss_key = key_of(seed, LINK_DRAWS, links)
-    view(Port, state, ports).node = memory.node_base[network.link_src]
-    view(Port, state, ports).link = links
+    port_records.shape = shape_word
+    port_records.loss = odds
+    port_records.loss_key = key_of(seed, LINK_DRAWS, links)
+    port_records.node = memory.node_base[network.link_src]
+    port_records.link = links
     more = regions.more + PortExtra.WORDS * links
-    view(Port, state, ports).extra = more
+    port_records.extra = more
     view(PortExtra, state, more).delays = regions.delays + at.DELAY_BINS * links
 
 
@@ -246,16 +253,18 @@ def _write_queues(
     """Write the queues of ports: buffers, thresholds, quanta, flow control."""
     state, ports, links = memory.state, memory.port_base, np.arange(shape.links)
     more = regions.more + PortExtra.WORDS * links
+    port_extra = view(PortExtra, state, more)
     for c, quantum in enumerate(switch.quanta() or ()):
-        view(PortExtra, state, more).quantum[c] = quantum
+        port_extra.quantum[c] = quantum
     if switch.pfc:
-        view(PortExtra, state, more).pause_limit = switch.pfc_threshold
-        view(PortExtra, state, more).headroom = headroom(network, switch, longest)
-    view(Port, state, ports).red_key = key_of(seed, RED_DRAWS, links)
+        port_extra.pause_limit = switch.pfc_threshold
+        port_extra.headroom = headroom(network, switch, longest)
+    port_records = view(Port, state, ports)
+    port_records.red_key = key_of(seed, RED_DRAWS, links)
     from_switch = network.link_src >= shape.hosts
-    view(Port, state, ports).buffer = np.where(from_switch, switch.buffer, at.FOREVER)
+    port_records.buffer = np.where(from_switch, switch.buffer, at.FOREVER)
     flags = at.PORT_FLAG_STAMPS | (at.PORT_FLAG_SELECTIVE if switch.selective_drop else 0)
-    view(Port, state, ports).flags = (switch.queues - 1) << 8 | np.where(from_switch, flags, 0)
+    port_records.flags = (switch.queues - 1) << 8 | np.where(from_switch, flags, 0)
     thresholds: Sequence[int] = switch.thresholds() or [at.FOREVER] * switch.queues
     for c in range(switch.queues):
         view(QueueClass, state, ports + Port.classes.offset + QueueClass.WORDS * c).threshold = thresholds[c]

@@ -199,8 +199,9 @@ class Flows:
     def all_delivered_bytes(self) -> int:
         """Return the same for all messages so far."""
         state, receivers = self.memory.state, self.records.receiver(np.arange(self.records.used))
-        nbytes = view(Receiver, state, receivers).nbytes  # FOREVER for streams
-        live = (view(Receiver, state, receivers).is_done == 0) & (nbytes < at.FOREVER)
+        receiver_records = view(Receiver, state, receivers)
+        nbytes = receiver_records.nbytes  # FOREVER for streams
+        live = (receiver_records.is_done == 0) & (nbytes < at.FOREVER)
         return self.delivered_bytes + int(view(Receiver, state, receivers[live]).received_bytes.sum())
 
     def counts(self, first: int, many: int) -> MessageCounts:

@@ -87,9 +87,10 @@ class Pairs:
         transport whether packets queue there, so it must be that of its messages."""
         records, state = self._records, self._records.memory.state
         g = int(records.sender(records.new(src, dst)))
-        view(Sender, state, g).data_header = with_priority(dst, priority)
-        view(Sender, state, g).next_ready = -1
-        view(Sender, state, g).kind = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
-        view(Sender, state, g).pair = pair
-        view(Sender, state, g).group = g
+        sender = view(Sender, state, g)
+        sender.data_header = with_priority(dst, priority)
+        sender.next_ready = -1
+        sender.kind = int(records.kinds(transport, np.array([src]), np.array([dst]))[0])
+        sender.pair = pair
+        sender.group = g
         return g

@@ -103,22 +103,19 @@ def _describe(fabric: HasMessages, tracks: Sequence[Track], flow: int) -> str:
 
 def _packets_in_words(state: Ints, dropped: int, f: int, r: int) -> str:
     """Return the packets sent by both ends, the lost ones, and those that have not ended anywhere."""
-    sent, answers = int(view(Sender, state, f).sent), int(view(Receiver, state, r).control_sent)
-    on_the_way = (
-        sent
-        + answers
-        - int(view(Sender, state, f).control_received)
-        - int(view(Receiver, state, r).arrived)
-        - int(dropped)
-    )
+    sender = view(Sender, state, f)
+    receivers = view(Receiver, state, r)
+    sent, answers = int(sender.sent), int(receivers.control_sent)
+    on_the_way = sent + answers - int(sender.control_received) - int(receivers.arrived) - int(dropped)
     return f"{sent} packets sent, {answers} answered, {dropped} lost, {on_the_way} on their way"
 
 
 def _sender_in_words(state: Ints, f: int) -> str:
     """Return the state of a sender: done, listed at its NIC, or the time of its timer."""
-    if view(Sender, state, f).is_done:
+    sender = view(Sender, state, f)
+    if sender.is_done:
         return "done"
-    listed = "has its turn at the NIC" if view(Sender, state, f).is_listed else "is not listed at the NIC"
+    listed = "has its turn at the NIC" if sender.is_listed else "is not listed at the NIC"
     return f"{listed}, its timer {_timer_in_words(state, f + Sender.timer.offset)}"
 
 

@@ -343,14 +343,15 @@ class Track:
         """Make room in a queue for more messages: it holds all known messages that have not left yet."""
         base, arena, state = self._queue(key), self._flows.arena, self._state
         self._known[key] = self._known.get(key, 0) + more
-        used = int(view(ReleaseQueue, state, base).count)
-        if (need := 2 * (self._known[key] - int(view(ReleaseQueue, state, base).offered) + used)) <= self._rooms[key]:
+        release_queue = view(ReleaseQueue, state, base)
+        used = int(release_queue.count)
+        if (need := 2 * (self._known[key] - int(release_queue.offered) + used)) <= self._rooms[key]:
             return
-        heap, old = arena.allocate(2 * need), int(view(ReleaseQueue, state, base).heap)
+        heap, old = arena.allocate(2 * need), int(release_queue.heap)
         state[heap : heap + 2 * used] = state[old : old + 2 * used]
         if old:
             arena.free(self._rooms[key], old)
-        view(ReleaseQueue, state, base).heap, self._rooms[key] = heap, 2 * need
+        release_queue.heap, self._rooms[key] = heap, 2 * need
 
     def _column(self, loaded: LoadedStep, word: int) -> Ints:
         return self._table(loaded.messages, len(loaded), ProgramMessage.WORDS)[:, word]
@@ -358,15 +359,16 @@ class Track:
     def _load_next_step(self, process: int, now: Ps) -> None:
         """Give a process the operations of its next step, if it has none left."""
         state, base, pending = self._state, self.processes + Process.WORDS * process, self.pending[process]
+        process_record = view(Process, state, base)
         if pending and not self._started[process]:
             self._started[process] = True
-            view(Process, state, base).operation, view(Process, state, base).schedule_end = pending.popleft()
+            process_record.operation, process_record.schedule_end = pending.popleft()
             self._post(0, now, base << 1)
-        if pending and view(Process, state, base).is_starved:
-            view(Process, state, base).is_starved = 0
-            view(Process, state, base).operation, view(Process, state, base).schedule_end = pending.popleft()
-        if pending and view(Process, state, base).next_schedule == 0:
-            view(Process, state, base).next_schedule, view(Process, state, base).next_schedule_end = pending.popleft()
+        if pending and process_record.is_starved:
+            process_record.is_starved = 0
+            process_record.operation, process_record.schedule_end = pending.popleft()
+        if pending and process_record.next_schedule == 0:
+            process_record.next_schedule, process_record.next_schedule_end = pending.popleft()
 
     # --- progress -----------------------------------------------------------------------------------------------
 
@@ -393,12 +395,9 @@ class Track:
         waiting = []
         for process in range(len(self.part.hosts)):
             base = self.processes + Process.WORDS * process
-            last = int(view(Process, self._state, base).operation) - Operation.WORDS
-            if (
-                not self._started[process]
-                or view(Process, self._state, base).is_starved
-                or self._state[last] != at.O_WAIT
-            ):
+            process_record = view(Process, self._state, base)
+            last = int(process_record.operation) - Operation.WORDS
+            if not self._started[process] or process_record.is_starved or self._state[last] != at.O_WAIT:
                 continue
             event = int(self._state[last + 1])
             for step in self.live:
