@@ -34,6 +34,7 @@ from gradwire.scenarios.readable import accuracy_text, share_text, time_text
 from gradwire.studies.reproduce.claims_page import HOLDS, basis_text
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
+from gradwire.studies.reproduce.published import Comparison
 from gradwire.studies.reproduce.verdicts import value_text
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ INTERVALS = (
     "Means with half of their 95 % interval (Student's t); differences are between runs of the same seed, and "
     "unresolved if their interval includes zero, or with fewer than three seeds."
 )
-VERDICTS = ("shown", "shown under a condition", "unresolved", "not shown")
+VERDICTS = (
+    "reached", "same direction", "mixed", "opposite", "shown", "shown under a condition", "unresolved", "not shown",
+)  # fmt: skip
 
 
 # --- training runs ---------------------------------------------------------------------------------------------------
@@ -196,9 +199,22 @@ def _expectations(expectations: Sequence[Json]) -> str:
         bound = f"at least {low}" if low else f"at most {high}" if high else "-"
         expected = f"{low} to {high}" if low and high else bound
         value = "-" if expectation["median"] is None else value_text(expectation["median"], expectation["unit"])
-        remark = f"; time-outs: {expectation['because']}" if expectation["because"] else ""
-        rows.append([what, value, expected, f"{HOLDS[expectation['holds']]}{remark}"])
-    return grid(Grid("", ["figure", "measured, median", "expected", ""], rows), words=True) if rows else ""
+        remark = f"time-outs: {expectation['because']}" if expectation["because"] else ""
+        holds = HOLDS[expectation["holds"]] if low or high else ""
+        published, verdict = _beside_published(expectation)
+        rows.append([what, value, published, verdict, expected, "; ".join(filter(None, [holds, remark]))])
+    heads = ["figure", "measured, median", "published", "verdict", "our limit [ours]", ""]
+    return grid(Grid("", heads, rows), words=True) if rows else ""
+
+
+def _beside_published(expectation: Json) -> tuple[str, str]:
+    """Return the published number and the verdict beside it; empty without one, as in older files."""
+    number = expectation.get("published")
+    if number is None:
+        return "", ""
+    comparison = Comparison(expectation["verdict"], expectation["share"])
+    limit = "at most " if number["at_most"] else ""
+    return f"{limit}{value_text(number['value'], expectation['unit'])} {number['mark']}", comparison.text
 
 
 def _effects(effects: Sequence[Json]) -> str:

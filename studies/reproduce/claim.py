@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradwire.scenarios.json_data import JsonView
+from gradwire.studies.reproduce.published import PublishedNumber
 
 At = Callable[[str, str, str], float]
 """(setting, policy, measure) -> figure of one seed."""
@@ -55,7 +56,8 @@ class Expect:
 
     text : its label.
     value : function of the measures of one seed.
-    low, high : range of its median, or of the 95 % interval of its mean; None: no limit.
+    published : the paper's number, if it has one; the verdict compares the figure with it.
+    low, high : our limits [ours], for its median or for the 95 % interval of its mean; None: no limit.
     unit : "share", "ratio", "time" (picoseconds), "count", or "points" (percentage points): its format.
     condition : label of the condition, such as "minimum RTO 10 ms"; named in the verdict if others do not hold.
     settings : names of the settings it needs; it is skipped if one of them is left out.
@@ -73,6 +75,7 @@ class Expect:
     condition: str = ""
     blame: tuple[str, str] | None = None
     interval: bool = False
+    published: PublishedNumber | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Claims and their settings from `settings.toml` and the files of `claims/`.
 
 The `value` of an expectation is a name of `VALUES` and what its function takes after the settings; `in` is one setting
-or several. `blame` is a policy in the last of them.
+or several. `blame` is a policy in the last of them. `published` has the fields of `PublishedNumber`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import VALUES
 from gradwire.studies.reproduce.declarations import expanded, filled, read_declarations
 from gradwire.studies.reproduce.policies import POLICIES
+from gradwire.studies.reproduce.published import PublishedNumber
 
 LABELS = {key: policy.label for key, policy in POLICIES.items()}
 
@@ -71,6 +72,8 @@ def _expects(table: Json, values: Json) -> Iterator[Expect]:
         (kind, *arguments), names = entry.pop("value"), entry.pop("in")
         names = [names] if isinstance(names, str) else names
         function, unit = VALUES[kind]
+        if "published" in entry:
+            entry["published"] = PublishedNumber(**entry["published"])
         if "blame" in entry:
             entry["blame"] = (names[-1], entry["blame"])
         defaults = {"unit": unit, "interval": kind == "difference"}

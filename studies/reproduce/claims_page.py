@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.studies.reproduce.claim import Claim
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
-from gradwire.studies.reproduce.verdicts import Judgement, effects_of, shown_of, value_text
+from gradwire.studies.reproduce.verdicts import Finding, Judgement, effects_of, shown_of, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +31,10 @@ th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; text-align: left; v
 td.n { text-align: right; white-space: nowrap } img { max-width: 100% }
 .shown { color: #00704f } .part { color: #9a6200 } .not { color: #b03a00 } .remark { color: #595959 }
 """
-CLASSES = {"shown": "shown", "shown under a condition": "part", "unresolved": "part"}
+CLASSES = {
+    "shown": "shown", "shown under a condition": "part", "unresolved": "part",
+    "reached": "shown", "same direction": "part", "mixed": "part",
+}  # fmt: skip
 HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
 
 
@@ -73,11 +77,23 @@ def html_page(
 
 
 def basis_text(ground: JsonView) -> str:
-    """Describe the basis of all figures: `traces`, and the `device` of training runs ("" without)."""
+    """Describe the basis of all figures.
+
+    Keys: `traces`; the `device` of training runs ("" without); if present, the number of `seeds`, and `ours`, the rules
+    of policies that are choices of this project, by label.
+    """
     traces = ", ".join(ground["traces"])
     several = "s" if len(ground["traces"]) > 1 else ""
     of_traces = f"Replayed trace{several}: {traces}." if traces else "No trace is replayed."
-    return f"{of_traces} Training runs computed on: {ground['device']}." if ground["device"] else of_traces
+    sentences = [of_traces]
+    if ground["device"]:
+        sentences.append(f"Training runs computed on: {ground['device']}.")
+    if "seeds" in ground:
+        sentences.append(f"Seeds: {', '.join(map(str, range(1, ground['seeds'] + 1)))}.")
+    if ground.get("ours"):
+        rules = "; ".join(f"{label}: {words}" for label, words in ground["ours"].items())
+        sentences.append(f"Rules of policies that are not the papers' [ours]: {rules}.")
+    return " ".join(sentences)
 
 
 def published_words(claim: Claim) -> str:
@@ -98,8 +114,10 @@ def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
         )
     return (
         f"Figures are medians of {seeds} seeds, with the smallest and the largest if these differ. Verdicts are "
-        "computed from them: <b>shown</b> if all expectations hold, <b>not shown</b> if none does. Simulated, not "
-        "measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
+        "computed from them. Beside a published number: <b>reached</b>, <b>same direction</b> with the share of the "
+        "published effect, <b>opposite</b>, or <b>unresolved</b> if the seeds disagree about the sign. Other claims "
+        "are judged by limits of this project [ours]: <b>shown</b> if all hold, <b>not shown</b> if none does. "
+        "Simulated, not measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
     )
 
 
@@ -131,12 +149,15 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
     if claim.remark:
         lines.append(f"<p class='remark'>{prose(claim.remark)}</p>")
     if judgement.findings:
-        lines.append("<table><tr><th>figure</th><th>measured</th><th>expected</th><th></th></tr>")
+        heads = ("figure", "measured", "published", "verdict", "our limit [ours]", "")
+        lines.append("<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
         for finding in judgement.findings:
             what = f"{finding.expect.text}{f' ({finding.expect.condition})' if finding.expect.condition else ''}"
             lines.append(
                 f"<tr><td>{escape(what)}</td><td class='n'>{finding.measured}</td>"
-                f"<td class='n'>{escape(finding.expected_text)}</td><td>{HOLDS[finding.holds]}"
+                f"<td class='n'>{escape(finding.published_text)}</td>"
+                f"<td>{escape(finding.comparison.text) if finding.comparison else ''}</td>"
+                f"<td class='n'>{escape(finding.expected_text)}</td><td>{limit_verdict(finding)}"
                 f"{f'; time-outs: {escape(finding.because)}' if finding.because else ''}</td></tr>"
             )
         lines.append("</table>")
@@ -145,6 +166,22 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
         words = f"{MEASURE_LABELS[claim.shown]} by policy and setting"
         lines.append(f"<img alt='{escape(words)}' src='data:image/png;base64,{data}'>")
     return [*lines, *_effects(judgement), *_everything(judgement)]
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a figure on one line: measured, published and its verdict, our limit and whether it holds."""
+    condition = f" [{finding.expect.condition}]" if finding.expect.condition else ""
+    parts = [f"{finding.expect.text}{condition}: {finding.measured}"]
+    if finding.comparison is not None:
+        parts.append(f"published {finding.published_text}: {finding.comparison.text}")
+    if finding.has_limits:
+        parts.append(f"our limit {finding.expected_text} [ours]: {limit_verdict(finding)}")
+    return "; ".join(parts)
+
+
+def limit_verdict(finding: Finding) -> str:
+    """Return whether a figure is within our limits, in words; empty without limits."""
+    return HOLDS[finding.holds] if finding.has_limits else ""
 
 
 def _everything(judgement: Judgement) -> list[str]:
@@ -199,6 +236,9 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                         "values": [_number(value) for value in finding.spread.values],
                         "holds": finding.holds,
                         "because": finding.because,
+                        "published": asdict(finding.expect.published) if finding.expect.published else None,
+                        "verdict": finding.comparison.word if finding.comparison else None,
+                        "share": finding.comparison.share if finding.comparison else None,
                     }
                     for finding in judgement.findings
                 ],

@@ -15,7 +15,7 @@ class PolicyOverlay:
     """A policy of a claim: its label, and what it sets.
 
     `set` overlays the scenario, `job` each of its jobs, `traffic` each of its traffic tables; `number` is the position
-    of a training arm on an axis, if any.
+    of a training arm on an axis, if any. `ours` : its rules that are choices of this project, not the papers'.
     """
 
     label: str
@@ -23,6 +23,7 @@ class PolicyOverlay:
     job: JsonView = field(default_factory=dict)
     traffic: JsonView = field(default_factory=dict)
     number: float | None = None
+    ours: str = ""
 
 
 def _read() -> dict[str, PolicyOverlay]:
@@ -34,7 +35,8 @@ def _read() -> dict[str, PolicyOverlay]:
             parts = {
                 part: overlay(dict(getattr(base, part)), entry.get(part, {})) for part in ("set", "job", "traffic")
             }
-            policies[key] = PolicyOverlay(entry["label"], number=entry.get("number"), **parts)
+            ours = entry.get("ours", base.ours)
+            policies[key] = PolicyOverlay(entry["label"], number=entry.get("number"), ours=ours, **parts)
             labels[key] = entry["label"]
     del policies[""]
     return policies

@@ -69,7 +69,14 @@ def reproduce(
         options = [*(f"--claim {claim}" for claim in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
         options += [f"--{key} {path}" for key, path in data.items()]
         options += [f"--device {device}"] if device != "cpu" else []
-        _write(out, name, judgements, " ".join(["gradwire reproduce", name, *options]), seeds, _ground(plans, device))
+        _write(
+            out,
+            name,
+            judgements,
+            " ".join(["gradwire reproduce", name, *options]),
+            seeds,
+            _ground(plans, device, seeds),
+        )
     return judgements
 
 
@@ -244,14 +251,16 @@ def _data_of(table: Training) -> Images | Text:
     return _read[settings]
 
 
-def _ground(plans: Sequence[Sequence[PlannedRun]], device: str) -> Json:
-    """Return the basis of all figures: the replayed traces, and the device of training runs ("" without)."""
+def _ground(plans: Sequence[Sequence[PlannedRun]], device: str, seeds: int) -> Json:
+    """Return the basis of all figures (`gradwire.studies.reproduce.claims_page.basis_text`)."""
+    from gradwire.studies.reproduce.policies import POLICIES
     from gradwire.studies.training.run import auto_device
 
     runs = [run for plan in plans for run in plan]
     traces = dict.fromkeys(job.trace for run in runs for job in run.scenario.job)
     computed = (auto_device() if device == "auto" else device) if any(run.trained for run in runs) else ""
-    return {"traces": [Path(trace).name for trace in traces], "device": computed}
+    rules = {POLICIES[run.policy].label: POLICIES[run.policy].ours for run in runs if POLICIES[run.policy].ours}
+    return {"traces": [Path(trace).name for trace in traces], "device": computed, "seeds": seeds, "ours": rules}
 
 
 def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int, ground: Json) -> None:

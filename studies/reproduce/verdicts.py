@@ -1,8 +1,10 @@
 """Judges claims: evaluates expectations per seed, takes the median, and computes the effects of arms against their
 baseline.
 
-shown : all hold. not shown : none does. shown under a condition : some hold, which are named. Beside the median is the
-range over the seeds: three seeds allow no better interval. If a baseline is slow because its slowest messages had
+A figure with a published number is compared with that (`gradwire.studies.reproduce.published`), and a claim with such
+figures has their verdict. The others are judged by limits of this project [ours]. shown : all hold. not shown : none
+does. shown under a condition : some hold, which are named. Beside the median is the range over the seeds: three seeds
+allow no better interval. If a baseline is slow because its slowest messages had
 time-outs, the reason says so.
 
 Measures that vary over seeds as much as the effect (accuracy) are judged by the 95 % interval of the mean of the seeds'
@@ -28,10 +30,10 @@ from gradwire.scenarios.readable import three_digits, time_text
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
 from gradwire.studies.reproduce.policies import label_of
+from gradwire.studies.reproduce.published import REACHED, SAME_DIRECTION, UNRESOLVED, Comparison, Word, overall
 from gradwire.studies.reproduce.run_plan import PlannedRun
 
 SHOWN, CONDITION, NOT_SHOWN, OPEN = "shown", "shown under a condition", "not shown", "not run"
-UNRESOLVED = "unresolved"
 MOSTLY = 0.5
 """Share of the slowest messages from which the tail counts as due to time-outs."""
 
@@ -76,11 +78,13 @@ class Finding:
     expect: Expect
     spread: SeedRange
     holds: bool | None
-    """None if unresolved."""
+    """True if it is within our limits; None if unresolved, or without limits."""
     because: str
     """Label of the baseline if most of its slowest messages had time-outs, else empty."""
     absent: str = ""
     """The measure that some seeds lack, and the reason; empty if none does."""
+    comparison: Comparison | None = None
+    """The verdict beside the published number, if there is one."""
 
     @property
     def measured(self) -> str:
@@ -92,8 +96,21 @@ class Finding:
         return f"{words}, {self.absent}" if self.absent else words
 
     @property
+    def published_text(self) -> str:
+        """The published number with its mark; empty without one."""
+        number = self.expect.published
+        if number is None:
+            return ""
+        return f"{'at most ' if number.at_most else ''}{value_text(number.value, self.expect.unit)} {number.mark}"
+
+    @property
+    def has_limits(self) -> bool:
+        """True if the figure has a limit of ours."""
+        return self.expect.low is not None or self.expect.high is not None
+
+    @property
     def expected_text(self) -> str:
-        """The expected range as text."""
+        """Our limits as text."""
         low, high, unit = self.expect.low, self.expect.high, self.expect.unit
         parts = [f">= {value_text(low, unit)}"] if low is not None else []
         return " and ".join(parts + ([f"<= {value_text(high, unit)}"] if high is not None else []))
@@ -171,13 +188,20 @@ def _absent_in_words(absent: Mapping[int, str], seeds: int) -> str:
 
 
 def _finding(expect: Expect, spread: SeedRange, figures: Figures, absent: str) -> Finding:
-    holds = _holds(expect, spread) if spread.values else None
+    has_limits = expect.low is not None or expect.high is not None
+    holds = _holds(expect, spread) if spread.values and has_limits else None
+    comparison = None
+    if expect.published is not None:
+        comparison = Comparison(UNRESOLVED, None)
+        if spread.values:
+            ends = confidence_interval(spread.values) if expect.interval else (min(spread.values), max(spread.values))
+            comparison = expect.published.compare(spread.mean if expect.interval else spread.median, *ends)
     because = ""
     if expect.blame is not None:
         shares = [run.get("tail_timed_out", 0.0) for (s, p, _), run in figures.items() if (s, p) == expect.blame]
         if shares and median(shares) >= MOSTLY:
             because = label_of(expect.blame[1])
-    return Finding(expect, spread, holds, because, absent)
+    return Finding(expect, spread, holds, because, absent, comparison)
 
 
 def _holds(expect: Expect, spread: SeedRange) -> bool | None:
@@ -192,6 +216,42 @@ def _holds(expect: Expect, spread: SeedRange) -> bool | None:
 def _verdict(findings: Sequence[Finding]) -> tuple[str, str]:
     if not findings:
         return OPEN, "none of its runs exist"
+    compared = [finding for finding in findings if finding.comparison is not None]
+    verdict, reason = _verdict_by_limits([finding for finding in findings if finding.has_limits])
+    if not compared:
+        return verdict, reason
+    words = [finding.comparison.word for finding in compared if finding.comparison is not None]
+    ours = f"Our limits [ours]: {verdict}. {reason}" if reason else ""
+    return overall(words), " ".join(
+        filter(None, [_sentence(_beside_published(words, compared), _blame(compared)), ours])
+    )
+
+
+def _beside_published(words: Sequence[Word], findings: Sequence[Finding]) -> str:
+    """Count the verdicts beside published numbers, with the range of shares of those in the same direction."""
+    counts = [f"{words.count(word)} {word}" for word in dict.fromkeys(words)]
+    shares = [
+        100 * finding.comparison.share
+        for finding in findings
+        if finding.comparison is not None
+        and finding.comparison.word == SAME_DIRECTION
+        and finding.comparison.share is not None
+    ]
+    share_text = ""
+    if shares:
+        few, many = f"{min(shares):.0f}", f"{max(shares):.0f}"
+        share_text = f", with {few if few == many else f'{few} to {many}'} % of the published effect"
+    if len(words) == words.count(REACHED):
+        return (
+            f"all {len(words)} published figures are reached" if len(words) > 1 else "the published figure is reached"
+        )
+    return f"beside the published figures: {', '.join(counts)}{share_text}"
+
+
+def _verdict_by_limits(findings: Sequence[Finding]) -> tuple[str, str]:
+    """Return the verdict by our limits, and its reason; empty without any figure."""
+    if not findings:
+        return "", ""
     good = [finding for finding in findings if finding.holds]
     bad = [finding for finding in findings if finding.holds is False]
     unknown = [finding for finding in findings if finding.holds is None]

@@ -75,16 +75,14 @@ def cmd_reproduce(
 
         typer.echo(json.dumps(as_dict(judgements)))
         return
-    from gradwire.studies.reproduce.claims_page import basis_text, published_words
+    from gradwire.studies.reproduce.claims_page import basis_text, finding_line, published_words
 
     typer.echo(basis_text(json.loads((output_dir / "claims.json").read_text(encoding="utf-8"))))
     for each in judgements:
         typer.echo(f"\n{each.claim.id}  {each.claim.sentence}")
         typer.echo(f"    published: {published_words(each.claim)} (source: {each.claim.source})")
         for one in each.findings:
-            condition = f" [{one.expect.condition}]" if one.expect.condition else ""
-            holds = "?" if one.holds is None else "+" if one.holds else "-"
-            typer.echo(f"    {holds} {one.expect.text}{condition}: {one.measured}, expected {one.expected_text}")
+            typer.echo(f"    {finding_line(one)}")
         typer.echo(f"    {each.verdict.upper()}. {each.reason}")
     typer.echo(f"\npage and plots: {output_dir}/page.html")
 
