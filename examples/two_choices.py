@@ -27,7 +27,7 @@ def wait(port: Port, now: int) -> int:
 @njit
 def select(switch: Switch, next_hops: Words, hop_count: int, header: int, body: int, draws: int, now: int) -> int:
     """Return the last winner, unless one of two random next hops has a shorter queue."""
-    memory = Memory(switch.balancer_table, 0)
+    memory = Memory(switch, switch.balancer_table)
     best = min(memory.last_winner, hop_count - 1)
     least = wait(Port(switch, next_hops[best]), now)
     for i in range(2):

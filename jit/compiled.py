@@ -20,7 +20,7 @@ Rule = Callable[..., Any]
 
 
 _declared: weakref.WeakSet[Compiled] = weakref.WeakSet()
-_intrinsics = {"gradwire.jit.intrinsics", "gradwire.jit.records.numba_types"}
+_intrinsics = {"gradwire.jit.intrinsics", "gradwire.jit.records.numba_bit_fields", "gradwire.jit.records.numba_types"}
 
 
 class Compiled:

@@ -61,7 +61,7 @@ class FlowHarness:
 
     Attributes
     ----------
-    sender, receiver : the records of both ends, with the fields that the transport's functions declare: `ends.sender.timer`.
+    sender, receiver : the records of both ends, with the fields that the transport's functions declare: `flow.sender.timer`.
     parameters : its parameter set.
 
     Times in ps.
@@ -92,9 +92,9 @@ class FlowHarness:
         packets, or no bytes in them.
         """
         _check_owner(owner)
-        require_integer(packets, "Ends(packets)", 1, ScenarioError)
-        require_integer(payload, "Ends(payload)", 1, ScenarioError)
-        require_integer(rate, "Ends(rate)", 1, ScenarioError)
+        require_integer(packets, "FlowHarness(packets)", 1, ScenarioError)
+        require_integer(payload, "FlowHarness(payload)", 1, ScenarioError)
+        require_integer(rate, "FlowHarness(rate)", 1, ScenarioError)
         settings = _settings(owner, settings)
         line = ps_per_byte(Bps(rate))
         self.packets, self.payload = packets, payload
@@ -221,7 +221,7 @@ class FlowHarness:
     def _check_sequence(self, sequence: int, name: str) -> None:
         if not 0 <= sequence < self.packets:
             expected = f"a packet of the message: 0 to {self.packets - 1}"
-            raise ScenarioError(f"there is no packet {sequence}", f"Ends.{name}(sequence)", expected)
+            raise ScenarioError(f"there is no packet {sequence}", f"FlowHarness.{name}(sequence)", expected)
 
     @staticmethod
     def _reply(word: int) -> ReceiverReply:
@@ -241,7 +241,7 @@ def _records_of(owner: type[Transport], argument: str) -> type[Record]:
 
 def _check_owner(owner: object) -> None:
     """Raise ScenarioError if `owner` is not a transport."""
-    check_contract(owner, getattr(owner, "__name__", repr(owner)), "Ends(owner)")
+    check_contract(owner, getattr(owner, "__name__", repr(owner)), "FlowHarness(owner)")
 
 
 def _settings(owner: type[Transport], settings: dict[str, object]) -> dict[str, Any]:
@@ -264,7 +264,8 @@ def _settings(owner: type[Transport], settings: dict[str, object]) -> dict[str, 
         return model.model_validate(tables).model_dump()
     except ValidationError as error:
         mistakes = [
-            replace(mistake, path=f"Ends({mistake.path})") for mistake in explain_validation_error(error, tables, owner)
+            replace(mistake, path=f"FlowHarness({mistake.path})")
+            for mistake in explain_validation_error(error, tables, owner)
         ]
         raise ScenarioError(f"are invalid settings of {owner.__name__}:", "Ends", mistakes=mistakes) from None
 

@@ -10,7 +10,7 @@ Both can be called in compiled code, where they are two or three instructions, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from gradwire.scenarios.arrays import Ints
@@ -33,12 +33,6 @@ class BitField:
         """Return all that the field's compiled code depends on."""
         return type(self).__name__, self.shift, self.bits
 
-    @property
-    def _numba_type_(self) -> Any:
-        from gradwire.jit.records.numba_bit_fields import BitFieldType
-
-        return BitFieldType(self)
-
 
 class BitFieldSetter:
     """A function that replaces a field of a packed word; the value must fit."""
@@ -52,9 +46,3 @@ class BitFieldSetter:
     def code(self) -> tuple[str, int, int]:
         """Return all that the function's compiled code depends on."""
         return type(self).__name__, self.field.shift, self.field.bits
-
-    @property
-    def _numba_type_(self) -> Any:
-        from gradwire.jit.records.numba_bit_fields import BitFieldSetterType
-
-        return BitFieldSetterType(self.field)

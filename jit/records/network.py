@@ -46,7 +46,7 @@ class Switch(Node, words=48):
     """A switch."""
 
     routes = Word("base of its row of the routing table, one word for each block of destinations", at=9)
-    balancer_table = Word("words of the load balancer", at=11)
+    balancer_table = Word("base of the load balancer's record", at=11)
     pause_wanted = Word("classes that it wants paused, summed over its links")
     used_bytes = Word("queued bytes, if its ports share a buffer", "bytes", at=32)
     free_slots = Word("aggregation: free slots")

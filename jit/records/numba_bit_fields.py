@@ -7,9 +7,9 @@ from typing import Any
 from numba.core import types
 from numba.core.imputils import lower_builtin, lower_constant
 from numba.core.typing.templates import signature
-from numba.extending import models, register_model
+from numba.extending import models, register_model, typeof_impl
 
-from gradwire.jit.records.bit_fields import BitField
+from gradwire.jit.records.bit_fields import BitField, BitFieldSetter
 
 _I64: Any = types.int64
 
@@ -83,3 +83,13 @@ for _kind in (BitFieldType, BitFieldSetterType):
 @lower_constant(BitFieldSetterType)
 def _constant(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.get_dummy_value()
+
+
+@typeof_impl.register(BitField)
+def _typeof_field(value: BitField, context: Any) -> BitFieldType:
+    return BitFieldType(value)
+
+
+@typeof_impl.register(BitFieldSetter)
+def _typeof_setter(value: BitFieldSetter, context: Any) -> BitFieldSetterType:
+    return BitFieldSetterType(value.field)

@@ -19,6 +19,7 @@ from numba.core.typing.context import BaseContext
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
 from numba.extending import models, register_model, typeof_impl
 
+import gradwire.jit.records.numba_bit_fields  # noqa: F401 - registers the types of fields of packed words
 from gradwire.jit.intrinsics import NO_FLOATS, WORDS
 from gradwire.jit.records.header import State
 from gradwire.jit.records.table import Array, Bitmap, Pointer, Record, RecordClass, Reference, Word, Words, WordsClass

@@ -41,7 +41,7 @@ class Balancer:
     sees_queues: ClassVar[bool] = False
     """True if it reads `queue` or `busy_until` of the candidate ports: the engine then updates them to `now` first."""
     table_words: ClassVar[int] = 0
-    """Words per switch, initially zero: `switch.balancer_table`."""
+    """Words of the record that each switch keeps, initially zero; its base is `switch.balancer_table`."""
 
     @classmethod
     def by_hosts(cls) -> bool:

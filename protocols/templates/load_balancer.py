@@ -32,5 +32,5 @@ class TwoRandom(Balancer):
 
     per_packet = True  # packets of one message may take different paths
     sees_queues = True  # it reads `queue` or `busy_until` of ports
-    table_words = 0  # words that every switch keeps for it: switch.balancer_table
+    table_words = 0  # words of the record that every switch keeps for it, at switch.balancer_table
     select = staticmethod(select)

@@ -19,9 +19,9 @@ States of the sender, `probe_state` (n: the number of parts of the answer that a
 
 | state | event | action | next state |
 |---|---|---|---|
-| IDLE | `pull` finds no packet left in the pass | set the timer to a silence | QUIET |
+| IDLE | `pull` finds no packet left in the pass | set the timer to half a smoothed round trip | QUIET |
 | IDLE | timer expires while midway WAITING | midway becomes ASKED | DUE |
-| QUIET | acknowledgement | set the timer to a silence | QUIET |
+| QUIET | acknowledgement | set the timer anew | QUIET |
 | QUIET | timer expires | | DUE |
 | DUE | `pull` | send a probe with a new number for everything; set the timer | n = all parts |
 | n > 0 | awaited part of a Bitmap | store it; restart the timer, if no repetition is under way | n - 1 |
@@ -35,7 +35,7 @@ The query about important packets in the middle of the first pass, `midway_state
 | state | event | action | next state |
 |---|---|---|---|
 | NOT_YET | the first pass has sent its important packets (`important_first` with tags) | | REACHED |
-| REACHED | `pull` returns the next packet | set the timer to a silence | WAITING |
+| REACHED | `pull` returns the next packet | set the timer to half a smoothed round trip | WAITING |
 | WAITING | timer expires while `probe_state` is IDLE | make a probe due | ASKED |
 | WAITING | the pass ends first | the probe at its end replaces the query | WAITING |
 | ASKED | last awaited part | retransmit the important packets it lacks, then resume the pass | ANSWERED_MIDWAY |
@@ -315,7 +315,7 @@ def pull(params: DlcpParameters, flow: DlcpFlow, now: int) -> int:
         probe = _repeat_probe(params, flow, now)
         if probe != BLOCKED:
             return probe
-    if flow.resends_left:
+    if flow.resends_left and flow.midway_state == ANSWERED_MIDWAY:
         return _resend_midway(flow, now)
     if state == IDLE or flow.midway_state == ASKED:
         sequence = next_packet(params, flow)

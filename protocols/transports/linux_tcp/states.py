@@ -2,13 +2,14 @@
 
 DISORDER: something has arrived out of order. CWR: the window falls for a mark. RECOVERY: it falls for a loss. LOSS: a
 time-out has come. `recover` is the next new packet when a state began; "all acknowledged" means `una >= recover`. A
-condition of an earlier row goes first.
+condition of an earlier row goes first. One acknowledgement may pass through several rows: for example, after LOSS has
+ended in OPEN, an ECN echo leads on to CWR, and selectively acknowledged packets to DISORDER.
 
 | state | event | action | next state |
 |---|---|---|---|
 | CWR | `una > recover` | window = ssthresh | OPEN |
 | RECOVERY | all acknowledged | undo if every retransmission was needless, else window = ssthresh | OPEN |
-| RECOVERY | every retransmission was needless | undo the reduction | OPEN, DISORDER or CWR |
+| RECOVERY | every retransmission was needless | undo the reduction | OPEN, DISORDER, CWR or RECOVERY |
 | LOSS | progress, and every retransmission was needless | undo, forgiving losses | OPEN |
 | LOSS | F-RTO: a packet sent once before the time-out has arrived | undo, forgiving losses | OPEN |
 | LOSS | F-RTO: first progress | send new packets first | LOSS |
@@ -21,7 +22,7 @@ condition of an earlier row goes first.
 | DISORDER | none were | | OPEN |
 | any | a tail loss probe has repaired a loss (`probe_answered`) | reduce the window at once | OPEN |
 | not RECOVERY | the reordering timer declares a packet lost (`sender.on_timer`) | reduce, unless CWR has | RECOVERY |
-| any | time-out (`sender.on_timer`) | one packet more than in flight; ssthresh falls once per window | LOSS |
+| any | time-out (`sender.on_timer`) | one packet more than in flight; ssthresh falls once per progress | LOSS |
 """
 
 from gradwire.jit.compiled import njit

@@ -2,7 +2,8 @@
 
 The receiver echoes the mark of every packet exactly (one acknowledgement per packet or, if delayed, RFC 8257's rule:
 see `delayed_acks`). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on the first echo,
-the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in Linux.
+the window shrinks by alpha / 2; it does not grow again until that window has been acknowledged, as in Linux. With
+`preset = "linux"` the reduction is that of `gradwire.protocols.transports.linux_tcp.growth.threshold`.
 """
 
 from __future__ import annotations

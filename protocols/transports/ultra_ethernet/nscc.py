@@ -30,13 +30,13 @@ States of increase, `packets_without_delay`: a count or FAST. The events are ack
 | any | not marked, delay from NO_DELAY to the target | proportional increase | count 0 |
 | any | not marked, delay at the target or above | fair increase | same |
 | any | marked, delay below the target | | same |
-| any | marked, delay at the target or above | decrease, if the average delay is above the target | count 0 |
+| any | marked, delay at the target or above | decrease per round trip if the average exceeds the target | count 0 |
 
 States of quick adapt, `to_ignore`: packets in flight whose marks are ignored. It goes before the table above:
 
 | state | event | action | next state |
 |---|---|---|---|
-| > 0 | marked acknowledgement, or NACK | drop the collected increases; no other reaction | less those answered |
+| > 0 after the answer | marked acknowledgement, or NACK | only drop the increases | less those answered |
 | any | period over, loss or long delay, few arrivals | window = arrivals; drop the increases | packets in flight |
 | any | any other answer | as in the table above; a NACK shrinks the window by a packet | less those answered |
 

@@ -229,3 +229,25 @@ def test_a_lost_question_is_asked_again_while_the_others_still_go():
     later = flow.fire()
     assert later > when
     assert flow.pull(later) == [PULL_PROBE + 1, *range(22, 40)]
+
+
+def test_midway_answer_of_several_parts_is_used_once_complete():
+    """20,000 packets have three parts. Important packets lost in each part are retransmitted once, in order."""
+    packets, lost = 20_000, (5, 6, 7, 9_001, 9_999)
+    important = [i < 10_000 or i >= 19_000 for i in range(packets)]
+    flow = flow_of(packets, tags=important, stop_policy="eager")
+    sent = flow.pull(most=11_001)
+    for sequence in sent[:11_000]:
+        if sequence not in (*lost, 19_500):
+            flow.data(sequence)
+    when = flow.fire()
+    assert flow.pull(when, most=1) == [PULL_PROBE + 1]
+    reply = flow.probe(1)
+    assert reply.count == 3
+    flow.control(BITMAP, 0, reply.argument, now=when)
+    assert all(sequence < 1 << 30 for sequence in flow.pull(when, most=2)), "retransmitted before the last part came"
+    for part in (1, 2):
+        flow.control(BITMAP, part, reply.argument, now=when)
+    again = flow.pull(when, most=7)
+    assert again[:6] == [sequence | IMPORTANT_FLAG for sequence in (*lost, 19_500)]
+    assert again[6] < 1 << 30

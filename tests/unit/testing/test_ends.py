@@ -40,7 +40,7 @@ for _name in dir(ConstantRate):
     ],
 )
 def test_what_is_missing_is_named(owner: Any, said: str) -> None:
-    with pytest.raises(ScenarioError, match=re.escape(f"Ends(owner): {said}")) as raised:
+    with pytest.raises(ScenarioError, match=re.escape(f"FlowHarness(owner): {said}")) as raised:
         FlowHarness(owner, 3)
     assert "docs/extending.md" in str(raised.value)
 
@@ -61,12 +61,12 @@ def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"t_low": 10_000_000, "beta": 2.0}, "Ends(beta): is out of range (got 2.0)"),
-        ({"t_low": 10_000_000, "segment": -5}, "Ends(segment): has no unit (got -5)"),
-        ({"t_low": 10_000_000, "t_high": "5us"}, "Ends(t_low): is not below t_high"),
-        ({"t_low": "10k"}, "Ends(t_low): "),
-        ({"payload": 0}, "Ends(payload): is 0"),
-        ({"rate": 0}, "Ends(rate): is 0"),
+        ({"t_low": 10_000_000, "beta": 2.0}, "FlowHarness(beta): is out of range (got 2.0)"),
+        ({"t_low": 10_000_000, "segment": -5}, "FlowHarness(segment): has no unit (got -5)"),
+        ({"t_low": 10_000_000, "t_high": "5us"}, "FlowHarness(t_low): is not below t_high"),
+        ({"t_low": "10k"}, "FlowHarness(t_low): "),
+        ({"payload": 0}, "FlowHarness(payload): is 0"),
+        ({"rate": 0}, "FlowHarness(rate): is 0"),
     ],
 )
 def test_settings_are_checked_whether_or_not_they_have_units(settings: dict[str, Any], said: str) -> None:
