@@ -43,7 +43,7 @@ def small_cnn() -> nn.Module:
     return nn.Sequential(*block(3, 16), *block(16, 32), *block(32, 32), nn.Flatten(), nn.Linear(512, 10))
 
 
-def test_a_small_network_learns_and_its_trace_holds_its_gradients(tmp_path: Path) -> None:
+def test_captured_trace_of_small_cnn_contains_its_gradients(tmp_path: Path) -> None:
     torch.manual_seed(1)
     model = small_cnn()
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
@@ -74,7 +74,7 @@ def test_a_small_network_learns_and_its_trace_holds_its_gradients(tmp_path: Path
             assert largest.max() == pytest.approx(values.max(), rel=2**-11)
 
 
-def test_builtin_capture(tmp_path: Path) -> None:
+def test_builtin_capture_records_requested_steps(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
 
     def progress(step: int, steps: int, loss: float) -> None:
@@ -98,7 +98,7 @@ def test_builtin_capture(tmp_path: Path) -> None:
     assert str(tmp_path) not in manifest["command"]
 
 
-def test_same_seed_same_gradients(tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_gradients(tmp_path: Path) -> None:
     run = BuiltinRun(
         data=str(CIFAR), model="resnet18", batch=2, image_size=32, iterations=1, early=1, late=2, threads=1,
         device="cpu", overhead_pairs=0,
@@ -110,10 +110,9 @@ def test_same_seed_same_gradients(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.chunk_mean(1, tensor), two.chunk_mean(1, tensor))
 
 
-def test_a_text_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The LSTM for a small vocabulary starts from a guess and soon does better; the gradient of its embedding
-    is as uneven as the words of the text.
-    """
+def test_capture_of_lstm_on_text_shows_learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The LSTM for a small vocabulary starts from a uniform guess and improves soon. The gradient of its embedding is
+    as uneven as the word frequencies of the text."""
     small = dataclasses.replace(models.MODELS["lstm"], outputs=400, learning_rate=3e-3)
     monkeypatch.setitem(models.MODELS, "small", small)
     run = BuiltinRun(
@@ -130,8 +129,8 @@ def test_a_text_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert embedding[-len(embedding) // 4 :].sum() > 0.8 * embedding.sum()
 
 
-def test_the_command_line(tmp_path: Path) -> None:
-    """`gradwire capture` as a person types it: progress on stderr, one line on stdout, a trace that can be read."""
+def test_capture_command_writes_a_readable_trace(tmp_path: Path) -> None:
+    """`gradwire capture` prints progress on stderr and one line on stdout, and writes a readable trace."""
     words = (
         f"capture --model resnet20 --data {CIFAR} --batch 4 --iterations 2 --early 1 --late 4 --every 2 "
         f"--overhead-pairs 1 --device cpu --threads 1 --out {tmp_path / 'out'}"

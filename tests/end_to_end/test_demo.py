@@ -42,7 +42,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Compl
 
 
 @pytest.mark.slow
-def test_three_policies_side_by_side(compared: tuple[subprocess.CompletedProcess[str], Path]):
+def test_demo_compares_three_policies_in_a_table(compared: tuple[subprocess.CompletedProcess[str], Path]):
     done, _ = compared
     assert done.returncode == 0, done.stderr
     lines = {line.split("|")[0].strip(): line.split("|")[1:] for line in done.stdout.splitlines() if "|" in line}
@@ -55,7 +55,7 @@ def test_three_policies_side_by_side(compared: tuple[subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_the_files_agree_with_each_other(compared: tuple[subprocess.CompletedProcess[str], Path]):
+def test_demo_output_files_are_consistent(compared: tuple[subprocess.CompletedProcess[str], Path]):
     _, out = compared
     data = json.loads((out / "comparison.json").read_text())
     assert data["sound"] is True
@@ -79,7 +79,7 @@ def test_the_files_agree_with_each_other(compared: tuple[subprocess.CompletedPro
 
 
 @pytest.mark.slow
-def test_run_and_compare_of_results_repeat_the_figures(
+def test_run_and_compare_reproduce_the_demo_figures(
     compared: tuple[subprocess.CompletedProcess[str], Path], own_directory: Path
 ):
     _, out = compared
@@ -94,7 +94,7 @@ def test_run_and_compare_of_results_repeat_the_figures(
     assert "DLCP [1]" in both.stdout and "DLCP [2]" in both.stdout
 
 
-def test_the_demo_needs_no_torch():
+def test_demo_runs_without_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import gradwire, gradwire.analysis.comparison.compare, gradwire.analysis.comparison.plots, gradwire.sim.simulate\n"
@@ -106,7 +106,7 @@ def test_the_demo_needs_no_torch():
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_there_is(own_directory: Path):
+def test_interrupted_demo_keeps_partial_result(own_directory: Path):
     # Long enough that it cannot be over; interrupted as soon as some of it has been simulated.
     arguments = ["run", "demo", *SMALL, "--set", "job.iterations=400", "--out", "partial"]
     with subprocess.Popen(

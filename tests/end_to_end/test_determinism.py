@@ -79,26 +79,26 @@ def same(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_runs_are_worth_comparing(name):
+def test_determinism_cases_have_drops_and_messages(name):
     result = gradwire.simulate(scenario(name))
     assert len(result.drops) > 50 and len(result.messages) > 64
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_threads_do_not_show(name, threads, first_runs, tmp_path):
+def test_results_do_not_depend_on_threads(name, threads, first_runs, tmp_path):
     gradwire.simulate(scenario(name), threads=threads).write(tmp_path / "again")
     assert same(contents(tmp_path / "again"), first_runs[name]) == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_threads_that_meet_in_every_window_do_not_show(name, first_runs, tmp_path):
+def test_results_do_not_depend_on_threads_in_every_window(name, first_runs, tmp_path):
     simulate(scenario(name), threads=2, fabric=together).write(tmp_path / "again")
     assert same(contents(tmp_path / "again"), first_runs[name]) == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_processes_do_not_show(name, first_runs, tmp_path):
+def test_results_do_not_depend_on_the_process(name, first_runs, tmp_path):
     code = f"""
 import sys; sys.path[:0] = {[str(ROOT), str(Path(__file__).parent), str(ROOT / "tests" / "support")]!r}
 import gradwire
@@ -114,7 +114,7 @@ gradwire.simulate(scenario({name!r})).write({str(tmp_path / "other")!r})
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_another_seed_shows(name, first_runs, tmp_path):
+def test_another_seed_changes_results(name, first_runs, tmp_path):
     gradwire.simulate(scenario(name, seed=2)).write(tmp_path / "seed")
     assert {"messages.parquet", "drops.parquet", "ports.parquet"} <= set(
         same(contents(tmp_path / "seed"), first_runs[name])

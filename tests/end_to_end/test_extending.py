@@ -23,7 +23,7 @@ HEADERS, PAYLOAD, SHARE = 58, 4096, 60
 PS_PER_BYTE = 80  # 100 Gbps
 
 
-def test_a_module_beside_the_scenario_sends_at_its_own_rate():
+def test_user_transport_sends_at_its_constant_rate():
     result = simulate(load_scenario(EXAMPLES / "constant_rate.toml"))
     rows = result.messages.to_pylist()
     assert len(rows) == 2 * 3 * 4 * len({row["part"] // 4 for row in rows})
@@ -53,7 +53,7 @@ def longest_queue(result):
     )  # fmt: skip
 
 
-def test_looking_at_two_queues_keeps_them_short(results):
+def test_two_choices_balancer_keeps_queues_short(results):
     """Eight hosts of a leaf send at line rate over eight spines. One random choice makes long queues, two do not."""
     assert longest_queue(results["two_choices"]) * 4 < longest_queue(results["spray_random"])
     ends = {name: max(result.messages["end_ps"].to_pylist()) for name, result in results.items()}
@@ -61,8 +61,8 @@ def test_looking_at_two_queues_keeps_them_short(results):
     assert all(set(result.messages["lost_bytes"].to_pylist()) == {0} for result in results.values())
 
 
-def test_what_is_ones_own_is_as_exact_as_the_rest(monkeypatch):
-    """Both examples together, packet by packet against the plain model, which runs them uncompiled."""
+def test_user_transport_and_balancer_match_oracle(monkeypatch):
+    """Both examples run together and match the oracle packet by packet, which runs them uncompiled."""
     monkeypatch.chdir(EXAMPLES)
     table = UserTransport.model_validate({"kind": "constant_rate:ConstantRate", "payload": "1000B", "percent": 60})
     letters = [MessageSpec(n % 3 * US, n, (n + 5) % 12, 30_000 + 777 * n) for n in range(12)]
@@ -76,7 +76,7 @@ def test_what_is_ones_own_is_as_exact_as_the_rest(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["constant_rate.py", "two_choices.py"])
-def test_examples_are_short(name):
+def test_extension_examples_are_short(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
 
 
@@ -100,8 +100,8 @@ class Mine(Balancer):
 
 
 @pytest.mark.parametrize("call", ["", "one."])
-def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call):
-    """The kernels kept on disk are found by a hash of everything that went into them."""
+def test_engine_digest_changes_with_helpers_of_user_components(tmp_path, monkeypatch, call):
+    """Cached engines are found by a hash of all code compiled into them."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     hashes = []
     for step, sign in ((1, "+"), (1, "-"), (3, "+"), (1, "+")):
@@ -119,7 +119,7 @@ def test_a_change_in_what_ones_own_calls_is_noticed(tmp_path, monkeypatch, call)
     assert len(set(hashes)) == 3 and hashes[0] == hashes[3]
 
 
-def test_the_table_of_ones_own_transport_is_checked():
+def test_parameters_of_user_transport_are_checked():
     with pytest.raises(ScenarioError) as raised:
         prepare_inputs(
             load_scenario(EXAMPLES / "constant_rate.toml", set=["transport.percent=0", "transport.persent=1"])

@@ -19,13 +19,13 @@ LEAVES = {
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.py"))
 
 
-def test_all_of_them_are_known() -> None:
+def test_every_notebook_has_expected_outputs() -> None:
     assert {path.stem for path in NOTEBOOKS} == set(LEAVES)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_they_are_cells(path: Path) -> None:
-    """Words and code by turns, as Jupyter (jupytext) and editors take them."""
+def test_notebooks_alternate_text_and_code_cells(path: Path) -> None:
+    """Text and code cells have the format of jupytext and editors."""
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# %% [markdown]" and lines[1].startswith("# # ")
     assert sum(line == "# %%" for line in lines) >= 4 and sum(line == "# %% [markdown]" for line in lines) >= 4
@@ -33,7 +33,7 @@ def test_they_are_cells(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_they_run(path: Path, tmp_path: Path) -> None:
+def test_notebooks_run_and_write_their_outputs(path: Path, tmp_path: Path) -> None:
     if path.stem == "time_to_accuracy" and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}

@@ -84,7 +84,7 @@ def with_parameters(given: str) -> str:
         ("[settings['speed']]", "KeyError: 'speed'"),
     ],
 )
-def test_parameters_are_looked_at_by_the_check(scenario, tmp_path, given, says):
+def test_check_rejects_invalid_transport_parameters(scenario, tmp_path, given, says):
     code = with_parameters(given)
     with pytest.raises(ScenarioError) as raised:
         prepare_inputs(scenario(code))
@@ -120,7 +120,7 @@ NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, Rate
         ("percent: Count = 100", "percent = 100", "A non-annotated attribute was detected: `percent = 100`. "),
     ],
 )
-def test_what_stands_in_the_class_is_looked_at_by_the_check(scenario, found, given, says):
+def test_check_rejects_invalid_transport_class_attributes(scenario, found, given, says):
     assert RATE.count(found) == 1
     with pytest.raises(ScenarioError) as raised:
         prepare_inputs(scenario(RATE.replace(found, given)))
@@ -128,7 +128,7 @@ def test_what_stands_in_the_class_is_looked_at_by_the_check(scenario, found, giv
     assert "\n" not in str(raised.value)
 
 
-def test_thirty_two_parameters_are_welcome(scenario):
+def test_transport_may_have_32_parameters(scenario):
     prepare_inputs(scenario(with_parameters("[-(1 << 63)] + [(1 << 63) - 1] * 31")))
 
 
@@ -137,7 +137,7 @@ PULLS = RATE.replace(RULE, f"{RULE}    if flow.sent == 2:\n        return {{retu
 
 
 @pytest.mark.parametrize("returned", ["5", "-2"])
-def test_a_packet_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
+def test_invalid_packet_number_of_user_transport_ends_the_run(scenario, tmp_path, returned):
     code = PULLS.replace("{returned}", returned)
     assert code.count("flow.sent") == 1
     with pytest.raises(ScenarioError) as raised:
@@ -151,7 +151,7 @@ def test_a_packet_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
 
 
 @pytest.mark.parametrize("returned", ["hop_count", "-1"])
-def test_a_way_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
+def test_invalid_next_hop_of_user_balancer_ends_the_run(scenario, tmp_path, returned):
     with pytest.raises(ScenarioError) as raised:
         simulate(scenario(BALANCER.replace("{returned}", returned), ("transport=dctcp", "load_balancing=mine:Mine")))
     told = str(raised.value)
@@ -159,14 +159,14 @@ def test_a_way_that_there_is_not_ends_the_run(scenario, tmp_path, returned):
     assert "an invalid next hop; expected the index of a next hop, below 2" in told
 
 
-def test_a_verdict_that_there_is_not_ends_the_run(scenario):
+def test_invalid_verdict_of_user_queue_policy_ends_the_run(scenario):
     incast = 'traffic=[{name="t",kind="incast",fan_in=3,size="20kB"}]'
     made = scenario(POLICY.replace("{returned}", "4"), ("transport=dctcp", "switch.policy=mine:Mine", incast))
     with pytest.raises(ScenarioError, match="admit of Mine returned 4, an invalid verdict"):
         simulate(made)
 
 
-def test_the_oracle_says_the_same(tmp_path, monkeypatch):
+def test_oracle_rejects_invalid_return_values_of_user_rules(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     letters = [MessageSpec(0, 0, 3, 20_480), MessageSpec(0, 1, 3, 20_480)]
     network = leaf_spine(2, 2, 2, LinkSpec(10**10, US))
@@ -181,8 +181,8 @@ def test_the_oracle_says_the_same(tmp_path, monkeypatch):
         run_oracle(Case(network, [transport("dctcp")], letters, Switch(policy="odd:Mine")))
 
 
-def test_a_queue_policy_of_ones_own_is_exact(monkeypatch):
-    """Packet by packet, with its draws, and it does drop by choice."""
+def test_user_queue_policy_matches_oracle(monkeypatch):
+    """Engine and oracle agree packet by packet, random draws included; the policy does drop packets by choice."""
     monkeypatch.chdir(EXAMPLES)
     letters = [MessageSpec(n * US // 3, n, 8, 60_000) for n in range(8)]
     switch = Switch.model_validate({"queues": 1, "buffer": "64KiB", "ecn_threshold": "32KiB", "policy": "wred:Wred"})
@@ -192,7 +192,7 @@ def test_a_queue_policy_of_ones_own_is_exact(monkeypatch):
     assert "selective" in causes and len(seen.arrivals) == 8
 
 
-def test_policies_have_to_fit():
+def test_invalid_queue_policies_are_rejected():
     for wrong in (
         {"policy": "red"},
         {"policy": "threshold", "ecn_threshold": "8KiB", "ecn_ceiling": "9KiB"},
@@ -222,8 +222,8 @@ file = "one.txt"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", [0, 255])
-def test_an_exception_ends_all_threads(tmp_path, host):
-    """One packet of one host is what its rule is stopped by, whose thread the other one waits for. It would for ever."""
+def test_exception_in_user_rule_ends_all_threads(tmp_path, host):
+    """One packet of one host raises an exception in its rule; the other thread would wait for it for ever."""
     stops = "    if flow.packets == 99 and flow.sent == 50:\n        return 1 // (now - now)\n"
     assert RATE.count(RULE) == 1
     (tmp_path / "mine.py").write_text(RATE.replace(RULE, RULE + stops))
@@ -258,8 +258,8 @@ def forever(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_rule_that_loops_for_ever_ends_when_it_is_asked_to(forever, number, code):
-    """Python does not hear it: machine code does not come back."""
+def test_signal_ends_user_rule_with_endless_loop(forever, number, code):
+    """Python cannot handle the signal, because the machine code does not return."""
     command = [sys.executable, "-c", ASKED, "run", str(forever)]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}

@@ -63,7 +63,7 @@ def name(page: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TO_RUN, ids=name)
-def test_commands_and_code_run(page: Path, tmp_path: Path):
+def test_documentation_commands_and_code_run(page: Path, tmp_path: Path):
     session = session_in(tmp_path, {need for block in BLOCKS[page] for need in block.needs})
     skipped = ""
     for block in BLOCKS[page]:
@@ -83,7 +83,7 @@ def test_commands_and_code_run(page: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("block", "command", "number"), TABLES, ids=[f"{block.place}-{number or 'all'}" for block, _, number in TABLES]
 )
-def test_figures_are_those_that_are_printed(block: Block, command: str, number: int | None, tmp_path: Path):
+def test_documented_figures_equal_printed_ones(block: Block, command: str, number: int | None, tmp_path: Path):
     why = missing(block.needs)
     if why:
         pytest.skip(why)
@@ -124,8 +124,8 @@ def whole_command() -> Any:
 
 
 @pytest.mark.parametrize("line", inline_commands())
-def test_commands_that_are_named_exist(line: str):
-    """With the options that they are named with; also of those that are not run."""
+def test_documented_commands_and_options_exist(line: str):
+    """Commands that the pages do not run are checked as well."""
     words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
     if "--" in words:  # behind it is a command of the user's own
         words = words[: words.index("--")]
@@ -137,7 +137,7 @@ def test_commands_that_are_named_exist(line: str):
     assert {word.split("=")[0] for word in words if word.startswith("--") and word != "--"} <= known
 
 
-def test_what_is_not_run_says_why():
+def test_blocks_not_run_state_a_reason():
     for found in BLOCKS.values():
         for block in found:
             assert all(len(why.split()) > 1 for why in block.marks.get("not run", [])), block.place
@@ -186,7 +186,7 @@ second    |    5 |   6
 """
 
 
-def test_a_page_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_page_is_split_into_blocks_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("docs.pages.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(PAGE.replace("printf done", "printf done"))
@@ -207,7 +207,7 @@ def test_a_page_is_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         run_block(session, found[3])
 
 
-def test_variables_are_given_from_a_block_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_variables_apply_from_their_block_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("docs.pages.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
@@ -220,8 +220,8 @@ def test_variables_are_given_from_a_block_on(tmp_path: Path, monkeypatch: pytest
         run_block(session, block)
 
 
-def test_no_page_removes_the_engines_of_whoever_runs_it():
-    """They are of all tests."""
+def test_pages_clear_only_their_own_engine_cache():
+    """All tests share the default cache."""
     for found in BLOCKS.values():
         own = False
         for block in found:
@@ -247,7 +247,7 @@ def test_tables_are_compared_cell_by_cell(tmp_path: Path, monkeypatch: pytest.Mo
     assert expected_cells(table, None, figures) == [(2, 1, "1 ms", "1 ms"), (2, 2, "7", "7")]
 
 
-def test_a_row_can_be_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_table_rows_can_give_command_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("docs.pages.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
@@ -260,13 +260,13 @@ def test_a_row_can_be_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert expected_cells(table, 3, {("first", "A"): "7"}) == [(3, 1, "2", "7")]
 
 
-def test_shown_output_may_leave_out():
+def test_shown_output_may_contain_ellipses():
     assert matches("a ... c", "a\nb\n c\n")
     assert not matches("a ... c", "a b d")
     assert matches("(got 1)", "(got 1)") and not matches("a.c", "abc")
 
 
-def test_cells_are_rewritten_in_their_place():
+def test_table_cells_are_rewritten_in_place():
     assert _with_cell("| a | **1** | 2 |", 1, "3") == "| a | **3** | 2 |"
     assert _with_cell("a   |  1 |  2", 2, "33") == "a   |  1 | 33"
     lines = ["a   |  b", "----+---", "ccc | 10,000"]

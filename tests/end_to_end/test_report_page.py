@@ -53,8 +53,8 @@ def timeline_box(browser: Browser) -> dict[str, float]:
     return box
 
 
-def test_every_plot_is_drawn(browser: Browser) -> None:
-    """Marks of each are inside of its picture, and the canvas of the timeline is not empty."""
+def test_every_plot_is_drawn_within_its_frame(browser: Browser) -> None:
+    """All marks lie inside their picture, and the canvas of the timeline is not empty."""
     drawn = browser.run(
         "[...document.querySelectorAll('figure')].map((f) => [f.getAttribute('aria-label'), Number(f.dataset.drawn)])"
     )
@@ -75,8 +75,8 @@ def test_every_plot_is_drawn(browser: Browser) -> None:
     assert colours > 5
 
 
-def test_the_timeline_zooms_and_moves(browser: Browser) -> None:
-    """By keys, wheel, buttons and dragging; the time under the pointer stays there."""
+def test_timeline_zooms_and_pans(browser: Browser) -> None:
+    """Keys, wheel, buttons and dragging move the view; the time under the pointer stays there."""
     box = timeline_box(browser)
     whole = browser.run(VIEW)
     browser.run("document.querySelector('.timeline canvas[tabindex]').focus()")
@@ -102,8 +102,8 @@ def test_the_timeline_zooms_and_moves(browser: Browser) -> None:
     assert browser.run(VIEW) == whole
 
 
-def test_the_timeline_is_read_by_keys(browser: Browser) -> None:
-    """Down chooses the first host, N goes through what it did, Enter makes it large; other runs are a button away."""
+def test_timeline_is_navigable_by_keyboard(browser: Browser) -> None:
+    """Down selects the first host, N steps through its events, and Enter enlarges it. Buttons select other runs."""
     timeline_box(browser)
     browser.run("document.querySelector('.timeline canvas[tabindex]').focus()")
     browser.key("ArrowDown")
@@ -120,7 +120,7 @@ def test_the_timeline_is_read_by_keys(browser: Browser) -> None:
     assert len(set(names)) == len(names) == 3
 
 
-def test_plots_are_read_by_keys_and_by_the_pointer(browser: Browser) -> None:
+def test_plots_show_values_for_keyboard_and_pointer(browser: Browser) -> None:
     browser.run("document.querySelector('.chart > svg').focus()")
     browser.key("ArrowRight")
     said = browser.run("document.getElementById('tip').textContent")
@@ -137,7 +137,7 @@ def test_plots_are_read_by_keys_and_by_the_pointer(browser: Browser) -> None:
     assert browser.run("document.getElementById('tip').hidden") is False
 
 
-def test_the_legend_hides_and_dragging_looks_closer(browser: Browser) -> None:
+def test_legend_hides_series_and_dragging_zooms_plots(browser: Browser) -> None:
     lines = "[...document.querySelectorAll('.chart')].find((f) => f.querySelector('.keys .key') && JSON.parse(f.querySelector('script').textContent).kind === 'lines')"
     paths = f"{lines}.querySelectorAll(':scope > svg > path').length"
     before, spots = browser.run(paths), browser.run(f"Number({lines}.dataset.drawn)")
@@ -173,8 +173,8 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_light_and_dark_can_be_read(browser: Browser) -> None:
-    """As the system has it, and as the button says; text has a contrast of 4.5, lines of plots one of 3."""
+def test_light_and_dark_themes_have_sufficient_contrast(browser: Browser) -> None:
+    """The theme follows the system and the button. Text has a contrast of 4.5, lines of plots one of 3."""
     seen = set()
     for dark in (False, True):
         browser.dark(dark)
@@ -195,7 +195,7 @@ def test_light_and_dark_can_be_read(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("wide", [320, 390, 1600])
-def test_it_fits_every_width(wide: int, browser: Browser) -> None:
+def test_page_fits_every_window_width(wide: int, browser: Browser) -> None:
     """Wide tables scroll in their frames; the page itself does not."""
     browser.window(wide, 800)
     browser.settled()
@@ -203,9 +203,9 @@ def test_it_fits_every_width(wide: int, browser: Browser) -> None:
     assert browser.run("[...document.querySelectorAll('figure')].every((f) => Number(f.dataset.drawn) > 0)")
 
 
-def test_names_of_many_settings_do_not_run_into_each_other_and_long_tables_are_broken(tmp_path: Path) -> None:
-    """Names on an axis are turned where the widest neighbours have no room. A table that may not fit a sheet of paper does
-    not want to be whole, or it would take the first page with it."""
+def test_axis_labels_do_not_overlap_and_long_tables_break_in_print(tmp_path: Path) -> None:
+    """Axis labels are rotated if the widest neighbours do not fit. A table longer than a sheet of paper may break
+    across pages, or it would leave the first page empty."""
     names = [f"ResNet-50, {2**n} nodes" for n in range(4)] + [
         f"VGG-16, {2**n} nodes, one picture each" for n in range(2)
     ]
@@ -229,8 +229,8 @@ def test_names_of_many_settings_do_not_run_into_each_other_and_long_tables_are_b
         assert all(how == ("auto" if rows > 9 else "avoid") for rows, how in tables), tables
 
 
-def test_it_prints_in_ink(browser: Browser, tmp_path: Path) -> None:
-    """From a dark screen on white paper, without buttons, and dark again afterwards."""
+def test_dark_page_prints_on_white_without_buttons(browser: Browser, tmp_path: Path) -> None:
+    """After printing the page is dark again."""
     browser.dark(True)
     browser.settled()
     before = browser.run("document.documentElement.dataset.theme")
@@ -253,9 +253,9 @@ def test_it_prints_in_ink(browser: Browser, tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").read_bytes()[:5] == b"%PDF-"
 
 
-def test_the_timeline_is_printed_as_lines(browser: Browser) -> None:
-    """Everything that the canvas has, in a picture of its own that is gone afterwards; which run it is, is said, as
-    buttons are not printed. What is folded in is left out."""
+def test_timeline_is_printed_as_vector_graphics(browser: Browser) -> None:
+    """The printed picture has everything that the canvas has, and is removed afterwards. It names its run, as buttons
+    are not printed. Collapsed sections are left out."""
     timeline = "document.querySelector('.timeline')"
     there = browser.run(f"""JSON.parse({timeline}.querySelector('script').textContent).runs[0].hosts
         .map((host) => host.spans.begin.length + host.messages.begin.length).reduce((a, b) => a + b)""")

@@ -143,9 +143,9 @@ def strangers(own: Path, tmp_path: Path) -> Iterator[str]:
         made.shutdown()
 
 
-def test_nodes_need_nothing_of_ones_own(strangers: str, own: Path, tmp_path: Path) -> None:
-    """Trace, sizes and modules are sent: the same tables as here, and Results that name the paths of this machine and run
-    again. When the sweep is extended, what has been done counts."""
+def test_ray_nodes_receive_traces_sizes_and_modules(strangers: str, own: Path, tmp_path: Path) -> None:
+    """The tables equal those of a local sweep, and Results name the paths of this machine. After a change of the
+    trace all points run anew."""
     found = gradwire.sweep(own / "own.toml", out=tmp_path / "there", engine="ray", address=strangers)
     assert found.complete, found.failures
     gradwire.sweep(own / "own.toml", out=tmp_path / "here", jobs=1)
@@ -169,8 +169,8 @@ def same_tables(one: Path, other: Path) -> bool:
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in TABLES)
 
 
-def test_a_lost_node_costs_nothing(cluster: Any, here: Path, tmp_path: Path) -> None:
-    """One of two nodes is killed, with everything on it, while it is at work: all points are done."""
+def test_ray_sweep_completes_after_loss_of_a_node(cluster: Any, here: Path, tmp_path: Path) -> None:
+    """One of two nodes is killed with all its processes during the sweep; all points complete."""
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     lost: list[str] = []
@@ -186,8 +186,8 @@ def test_a_lost_node_costs_nothing(cluster: Any, here: Path, tmp_path: Path) -> 
     assert lost and found.complete and same_tables(tmp_path / "out", here)
 
 
-def test_what_comes_back_is_whole(cluster: Any, here: Path, tmp_path: Path) -> None:
-    """Results, too; what is done is not run again on the other engine."""
+def test_ray_sweep_returns_results_and_resumes_on_local_engine(cluster: Any, here: Path, tmp_path: Path) -> None:
+    """Results are returned, too; completed points do not run again on the other engine."""
     found = gradwire.sweep(sweep_tables(results=True), out=tmp_path / "out", engine="ray", address=cluster.address)
     assert found.complete
     result = gradwire.Result.read(tmp_path / "out" / "results" / found.points[-1].key)
@@ -199,10 +199,10 @@ def test_what_comes_back_is_whole(cluster: Any, here: Path, tmp_path: Path) -> N
     assert said[0] == "8/40 runs" and same_tables(tmp_path / "out", here)
 
 
-def test_a_task_that_kills_its_process_costs_its_point(
+def test_ray_task_that_kills_its_process_fails_only_its_point(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Handed out again as often as is promised; the others are done."""
+    """The point is retried as often as documented; the others complete."""
     tables = sweep_tables(seeds=1)
     victim = points_of(build_sweep(tables), tmp_path)[1].scenario.digest()
 
@@ -220,8 +220,8 @@ def test_a_task_that_kills_its_process_costs_its_point(
     assert found.failures[0][1].why.startswith("its process was lost 3 times")
 
 
-def test_no_cluster_is_said(tmp_path: Path) -> None:
-    """Before anything is written."""
+def test_missing_ray_cluster_is_reported(tmp_path: Path) -> None:
+    """The error comes before any output is written."""
     with pytest.raises(GradwireError, match="no Ray cluster"):
         gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray", address="127.0.0.1:1")
     assert not (tmp_path / "out").exists()

@@ -56,8 +56,8 @@ def engine(network, transports, letters, switch=ROOMY):
 
 
 @pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
-def test_a_lone_packet(kind, headers):
-    """100 bytes at 10 Gbps (800 ps per byte): two transmissions, two latencies."""
+def test_single_packet_takes_two_transmissions_and_two_latencies(kind, headers):
+    """A packet of 100 bytes crosses two links of 10 Gbps (800 ps per byte)."""
     outcome = engine(star(2, LinkSpec(10**10, 3 * US)), builtin(), [MessageSpec(5, 0, 1, 100, kind)])
     d = (100 + headers) * 800
     assert [arrival.time for arrival in outcome.arrivals] == [5 + d + 3 * US + d + 3 * US]
@@ -65,10 +65,10 @@ def test_a_lone_packet(kind, headers):
 
 @pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
 @pytest.mark.parametrize("last", [4, 500, 1000])
-def test_a_lone_flow_is_a_pipeline(kind, headers, last):
-    """n packets back to back - the window holds them all, DLCP sends at line rate - over two links of the same speed:
-    the first link takes (n - 1) d + d_last, but on the second the last packet waits for the one before it, which is
-    longer: (n - 1) d on the first link and as much again would be wrong, it is n d + d_last + 2 l."""
+def test_single_flow_is_pipelined_over_two_links(kind, headers, last):
+    """The n packets follow back to back over two links of equal speed. (The window holds them all; DLCP sends at line
+    rate.) The first link takes (n - 1) d + d_last. On the second link the last packet waits for the longer one before
+    it, so delivery is at n d + d_last + 2 l."""
     n = 40
     nbytes = (n - 1) * 1000 + last
     outcome = engine(star(2, LinkSpec(10**11, US)), builtin(window=n), [MessageSpec(0, 0, 1, nbytes, kind)])
@@ -77,9 +77,9 @@ def test_a_lone_flow_is_a_pipeline(kind, headers, last):
 
 
 @pytest.mark.parametrize(("first", "second"), [(10**9, 10**11), (10**11, 10**9), (3 * 10**9, 7 * 10**9)])
-def test_a_lone_flow_over_unequal_links(first, second):
-    """The slower link sets the pace. With d1 and d2 for the two links, equal packets and no rounding in between:
-    d1 + (n - 1) max(d1, d2) + d2 + both latencies; in general by recurrence, packet after packet, link after link."""
+def test_single_flow_is_limited_by_the_slower_link(first, second):
+    """The slower link sets the pace. With times d1 and d2 per packet on the two links, n equal packets take d1 + (n -
+    1) max(d1, d2) + d2 + both latencies."""
     import networkx
 
     graph = networkx.Graph()
@@ -95,9 +95,9 @@ def test_a_lone_flow_over_unequal_links(first, second):
 
 
 @pytest.mark.parametrize(("bound", "lost"), [(0.25, 10), (9_999.5 / 40_000, 9), (0.0, 0), (1.0, 39)])
-def test_eager_stop_comes_with_the_packet_that_makes_it_enough(bound, lost):
-    """Of 40 packets of 1000 bytes a quarter may be lost: the message is over when the thirtieth has come. Half a byte
-    less, and it takes one more. Something has to come before anything is over."""
+def test_eager_stop_ends_message_when_loss_bound_is_met(bound, lost):
+    """A quarter of 40 packets of 1000 bytes may be lost, so the message ends with the thirtieth packet. With half a
+    byte less it takes one more. At least one packet has to arrive."""
     letters = [MessageSpec(0, 0, 1, 40_000, 2, bound=bound, important=False)]
     dlcp = {"stop_policy": "eager", "send_order": "sequential"}
     outcome = engine(star(2, LinkSpec(10**11, US)), builtin(**dlcp), letters)
@@ -111,9 +111,9 @@ def test_eager_stop_comes_with_the_packet_that_makes_it_enough(bound, lost):
 
 @pytest.mark.parametrize(("kind", "headers"), [(0, TCP_HEADERS), (1, TCP_HEADERS), (2, UDP_HEADERS)])
 def test_incast_drains_at_line_rate(kind, headers):
-    """N senders, n packets each, all at once: the first packet is at the switch after d + l, and from then on the
-    receiver's link never rests: it is done N n d later, and l later the last packet is there. A batch of N comes every
-    d and one packet leaves, so N - 1 are added each time: at most n (N - 1) wait."""
+    """N senders send n packets each at once, and the receiver's link is busy without a gap. The first packet is at
+    the switch after d + l; N n d later all are sent, and l later the last packet arrives. A batch of N arrives every
+    d and one packet leaves, so N - 1 are added each time: at most n (N - 1) are queued."""
     senders, n = 7, 9
     letters = [MessageSpec(0, host, senders, n * 1000, kind) for host in range(senders)]
     outcome = engine(star(senders + 1, LinkSpec(10**10, US)), builtin(window=n), letters)
@@ -131,9 +131,9 @@ def order_of_ties(hosts: int, time: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("room", "delivered"), [(2 * 1058, 3), (2 * 1058 - 1, 2), (3 * 1058 - 1, 3)])
-def test_incast_into_a_small_buffer(room, delivered):
-    """Five single packets at once: one on the wire, as many wait as fit, the others are dropped; whose they are is
-    drawn."""
+def test_incast_into_small_buffer_drops_excess_packets(room, delivered):
+    """Of five simultaneous packets one is sent, as many as fit are queued, and the rest are dropped. A random
+    tie-break selects the senders."""
     switch = Switch.model_validate({"buffer": f"{room}B"})
     letters = [MessageSpec(0, host, 5, 1000) for host in range(5)]
     outcome = engine(star(6, LinkSpec(10**10, US)), [constant()], letters, switch)
@@ -147,9 +147,9 @@ def test_incast_into_a_small_buffer(room, delivered):
 @pytest.mark.parametrize(("selective", "important", "marks", "drops"), [
     (False, True, 3, 0), (True, True, 3, 0), (True, False, 0, 3), (False, False, 0, 0),
 ])  # fmt: skip
-def test_the_threshold_counts_what_waits(selective, important, marks, drops):
-    """Six packets at once, K = two packets: the first goes out untested, the second and third find less than K, the
-    other three find K or more: marked or dropped, or let in where neither applies."""
+def test_ecn_threshold_counts_queued_packets(selective, important, marks, drops):
+    """Six packets arrive at once with K = two packets. The first is sent untested; the second and third find less
+    than K. The other three find K or more: they are marked, dropped, or admitted where neither applies."""
     switch = Switch.model_validate({"ecn_threshold": "2116B", "selective_drop": selective})
     letters = [MessageSpec(0, host, 6, 1000, important=important) for host in range(6)]
     outcome = engine(star(7, LinkSpec(10**10, US)), [constant()], letters, switch)
@@ -160,11 +160,11 @@ def test_the_threshold_counts_what_waits(selective, important, marks, drops):
     assert marked == order[3:][:marks]
 
 
-def test_strict_priority_of_two_constant_rate_flows():
-    """Two flows of 60 % of the line each on one link: the high class gets its 60 %, the low class the rest.
+def test_strict_priority_shares_link_of_two_constant_rate_flows():
+    """Two flows send at 60 % of one link: the high class gets 60 %, the low class the rest.
 
-    A high packet waits at most for the one low packet that is being sent. The link never rests, so the low flow ends when
-    the sum of all transmissions has passed."""
+    A high packet waits at most for the one low packet that is being sent. The link is always busy, so the low flow
+    ends after the sum of all transmissions."""
     n, d = 3_000, 1058 * 800
     network = star(3, LinkSpec(10**10, US))
     transports = [constant(share=60)]
@@ -182,9 +182,9 @@ def test_strict_priority_of_two_constant_rate_flows():
     assert both.count(0) / len(both) == pytest.approx(0.6, abs=2 / len(both))
 
 
-def test_flows_of_one_class_take_turns():
-    """Three messages of one host and class at the same time. The first starts at once, and so is in line for its second
-    packet when the others come; from then on they take turns."""
+def test_flows_of_one_class_alternate_packets():
+    """Three messages of one host and class start at the same time. The first starts at once, so its second packet is
+    in line when the others come; from then on they alternate."""
     outcome = engine(star(2, LinkSpec(10**10, US)), [constant()], [MessageSpec(0, 0, 1, 10_000)] * 3)
     flows = [t.packet.flow for t in outcome.transmissions if t.link == 0]
     assert flows == [0] + [0, 1, 2] * 9 + [1, 2]
@@ -192,9 +192,9 @@ def test_flows_of_one_class_take_turns():
     assert [arrival.time for arrival in outcome.arrivals] == [n * d + US + d + US for n in (26, 29, 30)]
 
 
-def test_a_message_that_starts_when_a_packet_arrives_goes_first():
-    """Host 1 has a message to start in the very moment in which a packet comes that it has to answer: at equal times
-    timers come before arrivals, so its packet leaves first, and the answer has to wait for it."""
+def test_message_start_precedes_simultaneous_packet_arrival():
+    """Host 1 starts a message at the moment in which a packet arrives that it has to answer. At equal times timers
+    precede arrivals, so its packet leaves first and the answer waits."""
     d = 1058 * 800
     arrival = d + US + d + US
     letters = [MessageSpec(0, 0, 1, 1000), MessageSpec(arrival, 1, 0, 1000)]
@@ -206,10 +206,10 @@ def test_a_message_that_starts_when_a_packet_arrives_goes_first():
 
 
 @pytest.mark.parametrize("begin", range(0, 4_000_000, 400_007))
-def test_a_released_flow_goes_before_a_lower_class_that_waited(begin):
-    """Host 0 sends at 99 % of the line in class 0. While its first packet leaves, two messages come that it has to
-    answer, in class 1. When the packet has left, at d, the flow has to rest for 1 % of d, less than an answer takes.
-    So: an answer, the second packet, the other answer. (The card once ran ahead to both answers.)"""
+def test_paced_flow_precedes_queued_packets_of_lower_class(begin):
+    """Host 0 sends at 99 % of the line in class 0, and answers two messages in class 1 meanwhile. When its first
+    packet has left, at d, the flow has to pause for 1 % of d, less than an answer takes. So the order is: an answer,
+    the second packet, the other answer. (The NIC once ran ahead to both answers.)"""
     transports = [constant(payload="4000B", share=99, control_priority=1)]
     letters = [MessageSpec(begin, 0, 1, 8_000)] + [MessageSpec(begin, host, 0, 100) for host in (1, 2)]
     outcome = engine(star(3, LinkSpec(10**10, 400_000)), transports, letters)
@@ -244,9 +244,8 @@ def ring(workers, transport):
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_ring_all_reduce_to_the_picosecond(workers):
-    """Without acknowledgements every step takes the same: software latency, then a lone flow's pipeline. There are
-    2 (N - 1) steps."""
+def test_ring_all_reduce_time_is_exact_without_acknowledgements(workers):
+    """Each of the 2 (N - 1) steps takes the software latency and the pipeline time of a single flow."""
     packets = 50
     trace = one_tensor(workers * packets * 250, 3 * US)
     result = simulate(ring(workers, {"kind": "constant_rate:ConstantRate", "payload": "1000B"}), trace)
@@ -257,9 +256,9 @@ def test_ring_all_reduce_to_the_picosecond(workers):
     assert set(result.iterations["end_ps"].to_pylist()) == {3 * US + 2 * (workers - 1) * step}
 
 
-def test_ring_all_reduce_of_dctcp_keeps_to_its_bound():
-    """S bytes over N workers take at least 2 (N - 1) / N S over the line rate, plus latencies; acknowledgements share
-    the links, and each step starts with a window of 10 packets: a few percent more."""
+def test_ring_all_reduce_over_dctcp_is_near_its_lower_bound():
+    """S bytes over N workers take 2 (N - 1) / N S over the line rate at least. Latencies come on top.
+    Acknowledgements share the links, and each step starts with a window of 10 packets: a few percent more."""
     workers, elements = 4, 1_000_000
     result = simulate(ring(workers, "dctcp"), one_tensor(elements, 3 * US))
     segment = 4 * elements // workers
@@ -270,8 +269,8 @@ def test_ring_all_reduce_of_dctcp_keeps_to_its_bound():
     assert result.summary["totals"]["lost_bytes"] == 0
 
 
-def test_every_data_packet_of_a_ring_crosses_two_links():
-    """Conservation in a whole run: hops are data and control packets, two links each."""
+def test_packet_hops_of_ring_count_two_links_per_packet():
+    """Hops count data and control packets on two links each, over a whole run."""
     result = simulate(ring(3, {"kind": "constant_rate:ConstantRate", "payload": "1000B"}), one_tensor(3000, US))
     packets = sum(result.messages["packets"].to_pylist())
     assert result.summary["engine"]["packet_hops"] == 2 * (packets + len(result.messages))

@@ -36,80 +36,80 @@ def steps(*packets):
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_ring(workers):
+def test_ring_all_reduce_takes_two_n_minus_one_steps(workers):
     assert taken({"kind": "ring"}, workers, 20 * workers) == steps(*[20] * (2 * (workers - 1)))
 
 
 @pytest.mark.parametrize("workers", [2, 8])
-def test_halving_doubling(workers):
+def test_halving_doubling_halves_message_sizes_per_step(workers):
     parts = [16 >> k for k in range(workers.bit_length() - 1)]
     assert taken({"kind": "halving_doubling"}, workers, 32) == 2 * steps(*parts)
 
 
-def test_halving_doubling_of_no_power_of_two():
-    """Two workers more than four: two messages more, and those who have none to wait for are in their way, by half a
-    bucket forth and back at most."""
+def test_halving_doubling_with_six_workers_takes_two_more_steps():
+    """Two workers beyond four need two more messages. Their traffic delays workers that need not wait for them, by at
+    most half a bucket each way."""
     least = 2 * steps(32, 16, 8)
     assert least < taken({"kind": "halving_doubling"}, 6, 32) <= least + 32 * PACKET
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_transpose(workers):
-    """N - 1 messages share a line; no two workers ever send to the same one at a time."""
+def test_transpose_takes_two_steps_at_shared_links(workers):
+    """N - 1 messages share a link; no two workers send to the same one at a time."""
     assert taken({"kind": "transpose"}, workers, 20 * workers) == 2 * steps(20 * (workers - 1))
 
 
 @pytest.mark.parametrize(("workers", "depth"), [(2, 1), (4, 2), (8, 3)])
-def test_tree(workers, depth):
-    """On the way back the root sends its last message when it knows that those before have arrived."""
+def test_tree_time_grows_with_its_depth(workers, depth):
+    """On the way down the root sends its last message when it knows that the earlier ones have arrived."""
     assert taken({"kind": "tree"}, workers, 20) == 2 * depth * steps(20) + (depth - 1) * ANSWER
 
 
-def test_tree_of_no_power_of_two():
+def test_tree_time_of_five_workers_is_between_four_and_eight():
     assert taken({"kind": "tree"}, 4, 20) < taken({"kind": "tree"}, 5, 20) < taken({"kind": "tree"}, 8, 20)
 
 
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather"])
-def test_halves(kind):
+def test_reduce_scatter_and_all_gather_take_half_of_all_reduce(kind):
     found = {walk: taken({"kind": kind, "algorithm": walk}, 4, 32) for walk in ("ring", "all_to_all", "halving")}
     assert found == {"ring": steps(8, 8, 8), "all_to_all": steps(24), "halving": steps(16, 8)}
 
 
-def test_broadcast():
+def test_broadcast_takes_two_steps_for_four_workers():
     assert taken({"kind": "broadcast"}, 4, 20) == 2 * steps(20) + ANSWER
 
 
-def test_hierarchical():
+def test_hierarchical_all_reduce_sums_group_and_cross_group_steps():
     assert taken({"kind": "hierarchical", "group": 2}, 6, 60) == steps(30, *[10] * 4, 30)
     assert taken({"kind": "hierarchical", "group": 3}, 6, 60) == steps(20, 20, 10, 10, 20, 20)
 
 
-def test_hierarchical_by_halving_across():
+def test_hierarchical_all_reduce_with_halving_across_groups():
     assert taken({"kind": "hierarchical", "group": 2, "across": "halving"}, 8, 64) == steps(32, 16, 8, 8, 16, 32)
 
 
 @pytest.mark.parametrize("packets", [1, 100])
 @pytest.mark.parametrize(("workers", "depth"), [(2, 1), (4, 2), (8, 3)])
-def test_double_tree_of_one_chunk(workers, depth, packets):
-    """As many steps as up to the root and down again: two children's packets may share a line."""
+def test_double_tree_of_one_chunk_takes_depth_steps_each_way(workers, depth, packets):
+    """The steps go up to the root and down again; packets of two children may share a link."""
     least, most = (2 * depth * steps(several * packets) for several in (1, 2))
     assert least <= taken({"kind": "double_tree", "chunks": 1}, workers, 2 * packets) <= most
 
 
 @pytest.mark.parametrize("workers", [8, 15])
-def test_double_tree_has_full_bandwidth(workers):
-    """Behind the first chunk the rest follows, whatever the number of workers: the bound of all-reduce is 2(N - 1)/N."""
+def test_double_tree_of_many_chunks_is_bandwidth_optimal(workers):
+    """Chunks follow in a pipeline, for any number of workers. The lower bound of all-reduce is 2(N - 1)/N."""
     packets = 16_000
     found = taken({"kind": "double_tree", "chunks": 40}, workers, packets) / (packets * PACKET)
     assert 2 * (workers - 1) / workers <= found <= 2.6
 
 
 @pytest.mark.parametrize("kind", ["ring", "halving_doubling", "transpose"])
-def test_all_send_the_same_bytes_and_differ_in_latency(kind):
-    """4 workers, 8 packets each: 2(N - 1)/N of it, in 6, 4 and 2 rounds."""
+def test_all_reduce_kinds_send_equal_bytes_in_different_rounds(kind):
+    """4 workers with 8 packets each send 2(N - 1)/N of the bucket in 6, 4 and 2 rounds."""
     rounds = {"ring": 6, "halving_doubling": 4, "transpose": 2}[kind]
     assert taken({"kind": kind}, 4, 32) == rounds * A + 48 * PACKET
 
 
-def test_all_to_all():
+def test_all_to_all_takes_one_step():
     assert taken({"kind": "all_to_all"}, 4, 32) == steps(24)

@@ -95,7 +95,7 @@ def cycles(waiting: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("apart", [0, 3 * US])
 @pytest.mark.parametrize(("count", "threshold"), [(2, 20), (2, 40), (2, 65), (3, 40), (5, 40), (10, 40), (20, 65)])
-def test_the_queue_swings_as_the_paper_says(count, threshold, apart):
+def test_dctcp_queue_oscillation_matches_paper(count, threshold, apart):
     """Highest, lowest, mean, cycle and marks, for 2 to 20 flows around K."""
     seen = long_flows(count, threshold, apart)
     waiting = queue(seen)
@@ -124,8 +124,8 @@ def test_the_queue_swings_as_the_paper_says(count, threshold, apart):
 
 
 @pytest.mark.parametrize(("threshold", "idle"), [(12, False), (3, True)])
-def test_the_port_runs_empty_where_the_paper_says(threshold, idle):
-    """Two flows need K + 2 > sqrt(C RTT + K), which 12 packets are enough for (14 > 9.9) and 3 are not (5 < 9.4)."""
+def test_dctcp_queue_empties_below_threshold_of_paper(threshold, idle):
+    """Two flows need K + 2 > sqrt(C RTT + K). 12 packets are enough (14 > 9.9), 3 are not (5 < 9.4)."""
     lowest = threshold + 2 - sqrt(PIPE + threshold)
     assert (lowest < 0) == idle
     assert (busy(long_flows(2, threshold, 0)) < 0.9999) == idle

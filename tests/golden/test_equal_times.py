@@ -78,15 +78,15 @@ MET = 1058 * 800 + US
 
 
 @pytest.mark.parametrize("hosts", [6, 16, 41])
-def test_packets_that_arrive_at_one_time_are_taken_by_hash(hosts):
-    """Few, and so many that other ways of sorting take over."""
+def test_simultaneous_arrivals_are_ordered_by_hash(hosts):
+    """The cases include few packets, and enough for another sorting algorithm to take over."""
     order = [link // 2 for link in first_come(range(0, 2 * hosts - 2, 2), MET)]
     assert order not in (list(range(hosts - 1)), list(range(hosts - 1))[::-1])
     assert incast(hosts) == order
 
 
-def test_of_equal_hashes_the_lower_link_comes_first():
-    """Two links have one hash one time in 2^20: with this seed at this time those of hosts 1 and 2."""
+def test_equal_tie_break_hashes_are_ordered_by_link_number():
+    """Two links have equal hashes one time in 2^20. With this seed, at this time, those of hosts 1 and 2 are equal."""
     hashes = [tie_break.py_func(key_of(233_869, TIE_DRAWS, link), MET) for link in (0, 2, 4)]
     assert hashes[1] == hashes[2] < hashes[0]
     assert incast(4, 233_869) == [1, 2, 0]
@@ -98,15 +98,16 @@ def test_of_equal_hashes_the_lower_link_comes_first():
 @pytest.mark.parametrize("second_first", [False, True])
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("own", ["idle", "ends", "waits"])
-def test_ports_that_are_free_at_one_time_go_on_by_the_number_of_their_link(own, place, second_first):
-    """Hosts 3 and 4 send a large packet each, to two of the first three; the third of them, the sender, sends both a small one
-    by then, in one class each, and is told to stop both. Then both ports are free at once: both small packets leave, the
-    one to the host of the lower number first.
+def test_ports_idle_at_equal_time_send_in_order_of_link_number(own, place, second_first):
+    """Hosts 3 and 4 send a large packet each, to two of the first three hosts. The third of these, the sender, sends
+    a small packet to both in one class each, and is paused in both classes. Then both ports become idle at once: both
+    small packets leave, the one to the host of the lower number first.
 
-    The port to the sender has nothing to do: it says at once that only the other class is to stop, and when that frame has
-    left, that none is. Or a packet of host 5 has left by it at that very time: where its turn comes before the last of the
-    others', it is the same, and otherwise one frame tells of both. Or another packet of host 5 waits there: where its turn
-    is the first, that one leaves before anybody has anything to tell."""
+    The port to the sender is idle in one case: it sends a frame that only the other class is to pause, and when that
+    frame has left, one that none is. In another case a packet of host 5 has left by it at that very time: if its turn
+    comes before the last of the others', the frames are the same, and otherwise one frame reports both. In the last
+    case another packet of host 5 waits there: if its turn is the first, that packet leaves before there is anything
+    to report."""
     busy = [host for host in range(3) if host != place]
     reached = busy[::-1] if second_first else busy
     free = LARGE + US + LARGE
@@ -171,9 +172,10 @@ def stopped(network: Network, sides: dict[str, int]) -> list[MessageSpec]:
 
 @pytest.mark.parametrize("sender_last", [False, True])
 @pytest.mark.parametrize("first", ["left", "right"])
-def test_pause_frames_that_arrive_at_one_time_are_taken_by_hash(first, sender_last):
-    """Two frames let the middle go on with a packet each, of the first class on the left and of the second on the right, both from
-    the sender, which is told: after the first of the frames that the other class is still to stop, then that none is."""
+def test_simultaneous_pause_frames_are_ordered_by_hash(first, sender_last):
+    """Two frames resume the middle switch, with one packet waiting per side: the first class left, the second right.
+    Both packets come from the sender. After the first frame the middle sends it a frame that pauses the other class
+    only, then one that pauses none."""
     network = behind_two(sender_last)
     sides = ["left", "right"] if first == "left" else ["right", "left"]
     seed = seed_for([link(network, side, "middle") for side in sides], GO_ON)
@@ -188,13 +190,13 @@ def test_pause_frames_that_arrive_at_one_time_are_taken_by_hash(first, sender_la
 @pytest.mark.parametrize("own", ["idle", "ends"])
 @pytest.mark.parametrize("sender_last", [False, True])
 @pytest.mark.parametrize("frame_first", [False, True])
-def test_a_pause_frame_and_a_packet_that_arrive_at_one_time_are_taken_by_hash(frame_first, sender_last, own):
-    """On the left as before; and when the frame arrives, so does a packet of the sender for that side, of the other class.
+def test_simultaneous_pause_frame_and_packet_are_ordered_by_hash(frame_first, sender_last, own):
+    """A pause frame reaches the middle together with a packet of the sender in the other class.
 
-    The frame first: the packet that has waited leaves, the sender is told at once that nothing is to stop, then the new packet
-    waits, and it is told that; until that leaves. The packet first: it leaves, as its class was never stopped, and what
-    has waited leaves after it. All the same whether the port to the sender had nothing to do, or has just sent a packet of
-    the other host."""
+    If the frame comes first, the queued packet leaves, a frame resumes the sender at once, then the new packet waits
+    and another frame pauses its class until it leaves. If the packet comes first, it leaves, as its class was never
+    paused, and the queued one leaves after it. The order is the same whether the port to the sender was idle, or has
+    just sent a packet of the other host."""
     network = behind_two(sender_last)
     at = network.index
     letters = stopped(network, {"left": 0})
@@ -216,18 +218,19 @@ def test_a_pause_frame_and_a_packet_that_arrive_at_one_time_are_taken_by_hash(fr
 @pytest.mark.parametrize(("late", "what", "lost"), [
     (0, ("cut",), True), (1, ("cut",), False), (0, ("cut", "mend"), False), (0, ("mend", "cut"), True),
 ])  # fmt: skip
-def test_a_packet_meets_what_was_done_at_the_time_at_which_it_starts(hop, late, what, lost):
-    """By a host, and by a switch. What is done at one time is done in the order in which it was put down."""
+def test_packet_sees_network_changes_made_at_its_start_time(hop, late, what, lost):
+    """The packet starts at a host or at a switch. Changes of one time apply in the order in which they were
+    scheduled."""
     start = US if hop == 0 else US + LARGE + US
     changes = [NetworkChange(start + late, each, hop) for each in what]
     outcome = paused(star(3, CABLE), [MessageSpec(US, 0, 1, 1000)], changes=changes)
     assert next(each.lost for each in outcome.transmissions if each.link == hop) == lost
 
 
-def test_a_host_that_goes_on_takes_what_was_due_and_then_what_has_come():
-    """Host 0 stands still from 5 to 30 us. Meanwhile its second message was to start, then its first, and two packets of host
-    2 have come; a third one comes just then. So the first message's packet leaves, and while it does, the answers to all
-    three wait, which go before the other packet."""
+def test_resumed_host_starts_due_messages_before_handling_arrivals():
+    """Host 0 pauses from 5 to 30 us. Meanwhile its second message was due, then its first, and two packets of host 2
+    arrived; a third one arrives at the resume time. The first message's packet leaves, and meanwhile the answers to
+    all three queue up, ahead of the other packet."""
     small = 66 * 800
     letters = [MessageSpec(20 * US, 0, 1, 100), MessageSpec(10 * US, 0, 1, 100)]
     letters += [MessageSpec(begin * US, 2, 0, 100) for begin in (11, 8)]

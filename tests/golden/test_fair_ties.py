@@ -65,9 +65,9 @@ def ended(kind: str, seed: int, jitter: int) -> NDArray[Any]:
 
 @pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("jitter", [0, 10 * US])
-def test_equal_flows_across_a_dumbbell_are_equal(kind, jitter):
-    """Places in the order of ends: each sender's mean over the runs is within three standard errors of the middle one.
-    Means of single senders are within 7 percent of each other."""
+def test_equal_flows_across_a_dumbbell_finish_at_equal_times(kind, jitter):
+    """Each sender's mean rank over the runs is within three standard errors of the middle rank. Mean times of single
+    senders are within 7 percent of each other."""
     times = np.array([ended(kind, seed, jitter) for seed in SEEDS])
     places = times.argsort(axis=1).argsort(axis=1)
     error = np.sqrt((SENDERS**2 - 1) / 12 / len(SEEDS))
@@ -86,16 +86,16 @@ def rank_correlation(values: NDArray[Any]) -> float:
 
 
 @pytest.mark.parametrize("policy", ["dctcp", "deep"])
-def test_senders_of_an_incast_do_not_rank_by_number(policy):
-    """Thirty-two of them: by chance the rank correlation is beyond 0.46 once in a hundred times."""
+def test_incast_completion_order_does_not_depend_on_sender_number(policy):
+    """With 32 senders the rank correlation exceeds 0.46 by chance once in a hundred times."""
     result = simulate(load_scenario("incast-32").variant(policy))
     ends = np.array(result.messages["end_ps"])[np.argsort(np.array(result.messages["message"]))]
     assert abs(rank_correlation(ends)) < 0.46
 
 
-def test_every_link_wins_its_share_of_ties():
-    """Eight hosts put one packet each on equal cables to one switch at the same moment, two hundred times: each is first
-    in the queue an eighth of the time, within four standard errors."""
+def test_every_link_wins_an_equal_share_of_ties():
+    """Eight hosts send one packet each to one switch at the same moment, two hundred times. Each is first in the
+    queue an eighth of the time, within four standard errors."""
     hosts, rounds = 8, 200
     network = star(hosts + 1, LinkSpec(10**11, US))
     fabric = Fabric(

@@ -40,19 +40,19 @@ INCAST = 32 * wire(20_000_000) * PER_BYTE + FRAME * PER_BYTE + 2 * US
 
 
 @pytest.mark.parametrize("policy", ["slow", "deep"])
-def test_an_incast_without_losses_takes_what_its_bytes_take(policy):
-    """The queue is never empty once it has begun, whatever windows do: within ten packets of the bound."""
+def test_lossless_incast_takes_its_serialisation_time(policy):
+    """The queue never empties once it has begun, whatever the windows; the time is within ten packets of the bound."""
     result = outcome("incast-32", policy)
     assert total(result, "drops_tail") == 0
     assert INCAST <= times(result).max() < INCAST + 10 * FRAME * PER_BYTE
 
 
 @pytest.mark.parametrize(("seed", "fortunate"), [(1, 3), (2, 1)])
-def test_an_incast_that_loses_first_windows_waits_for_the_timer(seed, fortunate):
-    """The first windows are 32 x 10 packets, two and a half times the buffer. Few flows, which is a matter of chance, have
-    enough acknowledged behind what they have lost; the others lose the end of theirs, which no acknowledgement can tell.
-    The few have the link to themselves, 1.626 ms each; of a time-out all that is beyond that is idle. Timers begin to
-    run with the last acknowledgement, within the 0.1 ms that the buffer holds."""
+def test_incast_with_lost_first_windows_waits_for_timeout(seed, fortunate):
+    """The first windows are 32 x 10 packets, two and a half times the buffer. A few flows, by chance, have enough
+    packets acknowledged behind their losses; the others lose the end of their window, which no acknowledgement
+    reveals. The few have the link to themselves, 1.626 ms each; the rest of the time-out the link is idle. Timers
+    start with the last acknowledgement, within the 0.1 ms that the buffer holds."""
     results = {
         wait: outcome("incast-32", policy, seed) for wait, policy in ((2, "dctcp"), (10, "rto10"), (200, "rto200"))
     }
@@ -70,17 +70,17 @@ def busiest(result: Result) -> int:
     return int(np.max(np.array(result.ports["bytes"]))) * PER_BYTE
 
 
-def test_a_permutation_takes_as_long_as_its_busiest_link():
-    """Under ECMP four flows meet on one link. The last of them is over when the link has carried all four, and the way
-    there and back has been crossed: within 3 percent."""
+def test_ecmp_permutation_takes_as_long_as_its_busiest_link():
+    """Under ECMP four flows meet on one link. The last of them ends when the link has carried all four and the path
+    has been crossed both ways: within 3 percent."""
     result = outcome("permutation", "ecmp")
     assert busiest(result) == pytest.approx(4 * wire(10_000_000) * PER_BYTE, rel=0.01)  # acknowledgements too
     assert 4 * wire(10_000_000) * PER_BYTE < times(result).max() < 1.03 * busiest(result)
 
 
-def test_spraying_evens_out_links_but_dctcp_takes_reordering_for_loss():
-    """All links carry the same and nothing is dropped; but three packets that overtake one make DCTCP send it again and
-    halve its window. DLCP has no such rule, and is done in half the time."""
+def test_spraying_balances_links_but_dctcp_retransmits_reordered_packets():
+    """All links carry the same and nothing is dropped. Yet three packets that overtake one make DCTCP retransmit it
+    and halve its window. DLCP has no such rule, and ends in half the time."""
     dctcp, dlcp = (outcome("permutation", policy) for policy in ("spray", "dlcp-spray"))
     for result in (dctcp, dlcp):
         assert busiest(result) < 1.1 * wire(10_000_000) * PER_BYTE

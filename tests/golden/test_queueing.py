@@ -91,10 +91,10 @@ def assert_mean(waits: Any, expected: float, precision: float = 0.015) -> None:
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.8])
-def test_equal_packets_wait_as_pollaczek_and_khinchine_say(load):
-    """M/D/1: E[S^2] = S^2, so W = rho S / (2 (1 - rho)). Exponential services would wait twice as long. Beyond the mean:
-    each packet begins in the very picosecond in which the one before is over, if it has to wait; and the share of those
-    that need not is 1 - rho."""
+def test_waiting_of_equal_packets_matches_pollaczek_khinchine(load):
+    """M/D/1: E[S^2] = S^2, so W = rho S / (2 (1 - rho)). Exponential services would wait twice as long. Beyond the
+    mean, each queued packet starts in the very picosecond in which the one before ends, and the share of packets that
+    need not wait is 1 - rho."""
     port = Port(load, [1000], [1.0])
     service = 1058 * PER_BYTE
     assert (port.begun == first_come_first_served(port.arrived, port.services)).all()
@@ -105,8 +105,8 @@ def test_equal_packets_wait_as_pollaczek_and_khinchine_say(load):
 @pytest.mark.parametrize(
     ("load", "sizes", "odds"), [(0.5, [64, 4000], [0.8, 0.2]), (0.7, [200, 1442, 4000], [0.5, 0.3, 0.2])]
 )
-def test_packets_of_several_sizes_wait_as_pollaczek_and_khinchine_say(load, sizes, odds):
-    """M/G/1: long packets make all wait, in proportion to E[S^2] / E[S]. All sizes wait alike."""
+def test_waiting_of_mixed_sizes_matches_pollaczek_khinchine(load, sizes, odds):
+    """M/G/1: long packets delay all, in proportion to E[S^2] / E[S]. All sizes wait equally long."""
     port = Port(load, sizes, odds)
     services = (np.array(sizes) + HEADERS) * PER_BYTE
     mean, square = np.dot(odds, services), np.dot(odds, services.astype(float) ** 2)
@@ -121,12 +121,12 @@ def test_packets_of_several_sizes_wait_as_pollaczek_and_khinchine_say(load, size
 @pytest.mark.parametrize(("load", "sizes", "odds"), [
     (0.8, [1000, 1000], [0.4, 0.6]), (0.7, [64, 4000], [0.9, 0.1]), (0.7, [4000, 64], [0.1, 0.9]),
 ])  # fmt: skip
-def test_two_priorities_wait_as_cobham_says(load, sizes, odds):
-    """The first of the two sizes goes first. High packets wait for those like them and for what is left of the
-    transmission under way, low ones for all that comes before they have begun.
+def test_waiting_of_two_priorities_matches_cobham(load, sizes, odds):
+    """The first of the two sizes has priority. High packets wait for other high packets and for the rest of the
+    transmission in progress, low ones for all packets that come before they start.
 
-    With equal services the order changes who waits, not when the port begins a transmission: these moments are those
-    of first come, first served, to the picosecond."""
+    With equal services the order changes which packets wait, not when the port begins a transmission: these moments
+    are those of first come, first served, to the picosecond."""
     port = Port(load, sizes, odds, high=[0, 1], queues=2)
     services = (np.array(sizes) + HEADERS) * PER_BYTE
     rates = load / np.dot(odds, services) * np.array(odds)  # lambda of each
@@ -139,10 +139,10 @@ def test_two_priorities_wait_as_cobham_says(load, sizes, odds):
 
 
 @pytest.mark.parametrize("load", [0.2, 0.7])
-def test_links_are_as_busy_as_the_load_says(load):
-    """Poisson traffic at a load: n flows of b bytes start in a time T, n Poisson with mean load T rate / b per host. So
-    all hosts' links carry load x T x rate / 8 bytes of payload, give or take 4 / sqrt(n) of it, and headers: 58 bytes on
-    1000. What has not been delivered when the run ends is less than a thousandth."""
+def test_link_utilisation_matches_traffic_load(load):
+    """All hosts' links carry load x T x rate / 8 bytes of payload in a time T, plus headers. Poisson traffic starts n
+    flows of b bytes, with mean load T rate / b per host, so the payload varies by 4 / sqrt(n). Headers are 58 bytes
+    on 1000. Less than a thousandth is undelivered when the run ends."""
     hosts, flow, duration, rate = 8, 10_000, 20 * MS, 10**10
     scenario = Scenario.model_validate({
         "name": "load",

@@ -90,11 +90,11 @@ def jain(shares: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("timer", [55, 110, 300])
-def test_one_notification_costs_one_period_of_the_rate_timer(timer):
+def test_dcqcn_notification_costs_one_rate_timer_period(timer):
     """A notification with alpha = 1 halves a rate that was the line's. Fast recovery halves the distance to the line
-    every period, so what is missing is 1/2 + 1/4 + 1/8 + ... = 1 period of the line's time; also beyond the fifth, as
-    the target is the line. Two other messages of a single packet make a queue of a packet, which marks what comes in the
-    next round trip: one notification. Tolerance: these packets, and three packets of rounding."""
+    every period, so the missing time is 1/2 + 1/4 + 1/8 + ... = 1 period of the line's time; also beyond the fifth,
+    as the target is the line. Two other messages of a single packet make a queue of a packet, which marks the
+    arrivals of the next round trip: one notification. Tolerance: these packets, and three packets of rounding."""
     table = Dcqcn.model_validate({"kind": "dcqcn", "rate_timer": f"{timer}us", "byte_counter": "1GB"})
     marking = {"ecn_threshold": "1B"}
     size, packet = 30_000_000, 4154 * 80
@@ -104,10 +104,10 @@ def test_one_notification_costs_one_period_of_the_rate_timer(timer):
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_long_flows_come_to_share_a_port_and_fill_it(count):
-    """Flows that start 1 ms apart, so that the first have the line to themselves, with the paper's thresholds at 40
-    Gbps. The marks of one port are alike for all, so the shares must become equal (the paper's section 5); between 40
-    and 60 ms Jain's index is above 0.99, nobody is a fifth away from the mean, and 95 % of the line are used."""
+def test_dcqcn_long_flows_share_and_fill_a_port(count):
+    """Flows start 1 ms apart, with the paper's thresholds at 40 Gbps. So the first have the line to themselves. The
+    marks of one port are alike for all, so the shares must become equal (the paper's section 5). Between 40 and 60 ms
+    Jain's index is above 0.99, no share is a fifth away from the mean, and 95 % of the line are used."""
     table = Dcqcn.model_validate({"kind": "dcqcn"})
     marking = {"ecn_threshold": "5KB", "ecn_ceiling": "200KB", "ecn_probability": 0.01}
     seen = watch(table, [400_000_000] * count, [n * MS for n in range(count)], marking, rate=40 * GBPS, until=60 * MS)
@@ -121,9 +121,10 @@ def test_long_flows_come_to_share_a_port_and_fill_it(count):
 
 
 @pytest.mark.parametrize("eta", [0.95, 0.8])
-def test_a_lone_flow_of_hpcc_settles_above_eta_by_one_step(eta):
-    """Alone, the utilisation is W / (B T), so W = Wc eta / U + W_AI has its fixed point at (eta + (1 - eta) / 100) of
-    the line. The first round trips at line rate apart, that is the throughput; and nothing ever waits."""
+def test_single_hpcc_flow_settles_one_step_above_eta(eta):
+    """A single flow settles at (eta + (1 - eta) / 100) of the line. Its utilisation is W / (B T), so this is the
+    fixed point of W = Wc eta / U + W_AI. Apart from the first round trips at line rate, that is the throughput, and
+    no packet is ever queued."""
     table = Hpcc.model_validate({"kind": "hpcc", "eta": eta})
     seen = watch(table, [20_000_000], [0], {}, rate=100 * GBPS, until=MS)
     share = seen.shares(100 * US, MS, 1, 100 * GBPS).sum()
@@ -131,10 +132,10 @@ def test_a_lone_flow_of_hpcc_settles_above_eta_by_one_step(eta):
     assert seen.waited.max() == 0
 
 
-def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
-    """Four flows that start 1 ms apart, with the packets of 1000 bytes and the round trip of 13 us of the paper, so that
-    a window has packets enough. Each settles at W = W eta / U + W_AI, the same for all, and the sum at U = eta + 4
-    (1 - eta) / 20 with `flows` = 20. So the shares are equal, 0.96 of the line is used, and what waits is what meets: less
+def test_hpcc_flows_share_a_port_with_nearly_empty_queue():
+    """Four flows start 1 ms apart, with the paper's packets of 1000 bytes and round trip of 13 us. So a window has
+    enough packets. Each settles at W = W eta / U + W_AI, the same for all, and the sum at U = eta + 4 (1 - eta) / 20
+    with `flows` = 20. So the shares are equal, 0.96 of the line is used, and only packets that meet are queued: less
     than four packets at worst, less than one on average."""
     table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B", "flows": 20})
     packet = 1108 * 80
@@ -150,10 +151,10 @@ def test_flows_of_hpcc_share_a_port_with_hardly_a_queue():
 
 
 @pytest.mark.parametrize("latency", [2_500_000, 3_000_000, 3_600_000])
-def test_differences_between_flows_of_hpcc_shrink_by_eta_over_u(latency):
-    """A window that is set by the utilisation shrinks by eta / U, U = eta + 4 (1 - eta) / 100 = 0.952, and so does the
-    difference of two. That is done in every round trip whose utilisation was above eta, and after at most five of
-    additive increase (max_stage): so ln(U / eta) a round trip at most, and a sixth of it at least."""
+def test_hpcc_window_differences_shrink_by_eta_over_utilisation(latency):
+    """A window set by the utilisation shrinks by eta / U, and so does the difference of two windows. U is eta + 4 (1
+    - eta) / 100 = 0.952. A reduction follows every round trip whose utilisation was above eta, and at most five round
+    trips of additive increase (max_stage): so ln(U / eta) a round trip at most, and a sixth of it at least."""
     table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B"})
     begins = [n * MS for n in range(4)]
     seen = watch(table, [400_000_000] * 4, begins, {}, rate=100 * GBPS, latency=latency, until=18 * MS)
@@ -163,10 +164,10 @@ def test_differences_between_flows_of_hpcc_shrink_by_eta_over_u(latency):
     assert np.log(0.952 / 0.95) / 6 < shrinks < 1.05 * np.log(0.952 / 0.95)
 
 
-def test_an_incast_of_hpcc_is_resolved():
-    """Eight flows start at once with a window each: as many arrive in the first round trip, and one leaves. So seven
-    windows wait, less what one sends while the first packets travel. From then on less is sent than leaves, and after
-    ten round trips for the eight windows there is next to no queue."""
+def test_hpcc_incast_queue_drains_within_twenty_round_trips():
+    """Eight flows start at once: eight windows arrive in the first round trip and one leaves. Seven windows are
+    queued, less the data that one sends while the first packets travel. From then on less is sent than leaves, and
+    after ten round trips for the eight windows the queue is nearly empty."""
     table = Hpcc.model_validate({"kind": "hpcc", "payload": "1000B"})
     count, packet = 8, 1108 * 80
     seen = watch(table, [50_000_000] * count, [0] * count, {}, rate=100 * GBPS, latency=3 * US, until=2 * MS)
@@ -182,9 +183,9 @@ def test_an_incast_of_hpcc_is_resolved():
 
 
 @pytest.mark.parametrize(("kind", "model"), [("dcqcn", Dcqcn), ("hpcc", Hpcc)])
-def test_what_starts_at_line_rate_needs_switches_that_pause(kind, model):
-    """Sixteen at once into 300 KB: without pausing packets are lost and the rest of a round trip sent again; with it
-    nothing is."""
+def test_line_rate_transports_need_flow_control_under_incast(kind, model):
+    """Sixteen flows start at once into 300 KB. Without flow control packets are lost and the rest of a round trip is
+    retransmitted; with it, none is."""
     table = model.model_validate({"kind": kind})
     marking = {"buffer": "300KB", "ecn_threshold": "50KB"}
     lossy = watch(table, [1_000_000] * 16, [0] * 16, marking, rate=100 * GBPS)

@@ -82,10 +82,10 @@ def long_flows(
     ([12, 8], [(0, 2, 40), (0, 2, 40), (0, 1, 40), (1, 2, 40), (0, 1, 3)]),  # 8/3, 8/3, 11/3, 8/3, 3
     ([20, 9], [(0, 2, 40), (0, 2, 2), (0, 1, 40), (1, 2, 40), (0, 1, 5)]),  # 3.5, 2, 9.5, 3.5, 5
 ])  # fmt: skip
-def test_turns_give_max_min_fair_shares(line, flows):
-    """Within half a percent over 40 ms. What varies is what waits somewhere at the begin and the end, up to the queue that
-    DCTCP keeps: some 100 packets of the 10,000 that the slowest flow sends in that time, of which both ends have nearly
-    the same."""
+def test_round_robin_gives_max_min_fair_shares(line, flows):
+    """Shares are exact within half a percent over 40 ms. The difference is the data queued at the start and the end,
+    up to the queue that DCTCP keeps: some 100 packets of the 10,000 that the slowest flow sends in that time, nearly
+    equal at both ends."""
     network, paths = parking_lot(line, flows, 20 * US)
     begin, end = 20 * MS, 60 * MS
     seen = long_flows(network, len(flows), end, 8, drr_quantum=f"{FRAME}B", ecn_threshold="60KB")
@@ -126,9 +126,9 @@ def assert_ratio(one: tuple[float, float], other: tuple[float, float], expected:
 
 
 @pytest.mark.parametrize("delays", [(20, 40), (25, 50, 100), (50, 200)])
-def test_the_same_marks_make_the_same_window(delays):
-    """Round trips of 1 to 4: windows alike, rates in inverse proportion to the round trips. Three runs with marks of their
-    own, because one of them has errors of up to two percent."""
+def test_equal_marking_probability_gives_equal_windows(delays):
+    """Round trips of 1 to 4: windows are alike, rates in inverse proportion to the round trips. Three runs have
+    different marks, because one of them has errors of up to two percent."""
     cables = [("s0", "s1", 10 * GBPS, US)]
     for n, delay in enumerate(delays):
         cables += [(f"ha{n}", "s0", 40 * GBPS, delay * US), (f"hb{n}", "s1", 100 * GBPS, US)]
@@ -144,8 +144,8 @@ def test_the_same_marks_make_the_same_window(delays):
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
-def test_a_flow_that_meets_more_marks_has_a_smaller_window(hops):
-    """One flow over all of a row of ports, and one at each."""
+def test_flow_over_more_marking_ports_has_a_smaller_window(hops):
+    """One flow crosses all of a row of ports, and one flow crosses each."""
     flows = [(0, hops, 40), *((n, n + 1, 40) for n in range(hops))]
     network, _ = parking_lot([10] * hops, flows, 50 * US)
     begin, end = 100 * MS, 300 * MS
@@ -156,10 +156,10 @@ def test_a_flow_that_meets_more_marks_has_a_smaller_window(hops):
         assert_ratio(one, long, hops)
 
 
-def test_a_window_that_halves_falls_with_the_root_of_the_marks():
-    """The same over two ports with the other law: a ratio of 1.4, not 2. A halved window takes some 50 round trips to
-    grow back, so that odds have to be smaller and the queue longer for it not to run empty, and there are fewer marks
-    to take the mean of."""
+def test_halving_window_falls_with_square_root_of_marks():
+    """The halving law gives a ratio of 1.4 over two ports, not 2. A halved window takes some 50 round trips to grow
+    back. So the marking probability has to be smaller and the queue longer for it not to empty, and there are fewer
+    marks to average."""
     hops = 2
     flows = [(0, hops, 40), *((n, n + 1, 40) for n in range(hops))]
     network, _ = parking_lot([10] * hops, flows, 50 * US)

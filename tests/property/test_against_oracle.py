@@ -27,7 +27,7 @@ def test_engine_and_oracle_agree_on_every_packet(balancing):
 @budget(0.8)
 @given(cases(("ecmp",), most=6), st.integers(1, 200_000_000))
 def test_engine_and_oracle_agree_on_an_unfinished_run(case, until):
-    """What has started before some moment is the same too, whatever is still under way then."""
+    """All transmissions before some moment agree, even if messages are still under way then."""
     engine, oracle = run_engine(case, until=until), run_oracle(case, until=until)
     assert engine.transmissions == oracle.transmissions
     assert engine.arrivals == oracle.arrivals
@@ -36,9 +36,9 @@ def test_engine_and_oracle_agree_on_an_unfinished_run(case, until):
 
 @budget(1.0)
 @given(cases(("ecmp",), most=5), st.data())
-def test_a_message_that_starts_when_a_packet_arrives(case, data):
-    """Chance rarely makes a timer and an arrival meet, so they are arranged: messages start at a host at the very
-    moment when, without them, a packet would have arrived there."""
+def test_message_starts_at_packet_arrival_times_match_oracle(case, data):
+    """Messages start at a host at the very moment at which a packet would have arrived there. Random cases rarely
+    make a timer and an arrival coincide."""
     network = case.network
     known = run_oracle(case, until=500 * US).transmissions
     moments = [

@@ -49,7 +49,7 @@ def crowded(draw: st.DrawFn, kind: str) -> Case:
 @pytest.mark.parametrize("kind", KINDS)
 @budget(0.6)
 @given(data=st.data())
-def test_engine_and_oracle_choose_alike(kind, data):
+def test_engine_and_oracle_choose_the_same_paths(kind, data):
     case = data.draw(crowded(kind))
     oracle = run_oracle(case)
     assert first_difference(run_engine(case), oracle) == ""
@@ -88,8 +88,8 @@ def spines(case: Case, outcome) -> dict[int, Counter]:
     return seen
 
 
-def test_weights_follow_the_rates():
-    """A link nine times as fast gets nine tenths of the flows: 2000 of them, within four standard deviations."""
+def test_ecmp_weights_follow_link_rates():
+    """A link nine times as fast gets nine tenths of 2000 flows, within four standard deviations."""
     letters = [MessageSpec(n * US, n % 4, 4 + n % 4, 1000) for n in range(2000)]
     case = Case(two_ways(10**10, 9 * 10**10), [dctcp()], letters, balancing="ecmp_weighted")
     ways = Counter(next(iter(seen)) for seen in spines(case, run_engine(case)).values())
@@ -99,8 +99,9 @@ def test_weights_follow_the_rates():
     assert abs(ways["spine1"] - 1000) < 4 * (2000 * 0.5 * 0.5) ** 0.5
 
 
-def test_the_least_queue_keeps_queues_short():
-    """Four hosts at line rate into two uplinks of twice the rate: in turn, nothing waits long; by hash, it does."""
+def test_least_queue_keeps_queues_shorter_than_ecmp_and_spraying():
+    """Four hosts send at line rate into two uplinks of twice the rate. Queues stay short with the least queue, and
+    grow by hash or random choice."""
     letters = [MessageSpec(0, n, 4 + n, 400_000) for n in range(4)]
     network = leaf_spine(2, 4, 2, LinkSpec(10**10, US), uplink_rate=2 * 10**10)
     peak = {}
@@ -115,8 +116,8 @@ def test_the_least_queue_keeps_queues_short():
 
 
 @pytest.mark.parametrize("kind", ["flowlet", "flowlet_least_queue"])
-def test_a_flow_changes_its_way_in_a_gap_only(kind):
-    """Packets closer together than the gap keep their way; with a gap below their distance, they spread."""
+def test_flowlet_changes_path_only_after_a_gap(kind):
+    """Packets closer together than the gap keep their path; with a gap below their distance they spread."""
     letters = [MessageSpec(0, 0, 4, 1_000_000)]
     case = Case(two_ways(10**10, 10**10), [dctcp()], letters, balancing=kind)
     used = {}

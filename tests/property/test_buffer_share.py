@@ -25,7 +25,7 @@ def dctcp(**more: Any) -> Dctcp:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_engine_and_oracle_drop_alike(shared):
+def test_engine_and_oracle_drop_the_same_packets_with_buffer_shares(shared):
     @budget(0.7)
     @given(data=st.data())
     def agree(data):
@@ -62,10 +62,10 @@ def tail_drops(table: dict[str, Any], letters: list[MessageSpec], hosts: int = 4
     return [(drop.packet.priority, drop.packet.sequence) for drop in engine.drops]
 
 
-def test_a_class_fills_its_part_and_no_more():
-    """Two senders in step, each 8 packets of class 1 to host 0. The first packet goes out at once; of those that follow,
-    two arrive for each that leaves. A class that may hold half of 8 frames holds four: then every second packet is
-    dropped, though the port's buffer has room."""
+def test_class_cannot_exceed_its_buffer_share():
+    """Two synchronous senders send 8 packets of class 1 each to host 0. The first packet leaves at once; of those
+    that follow, two arrive for each that leaves. A class that may hold half of 8 frames holds four: then every second
+    packet is dropped, though the port's buffer has space."""
     letters = [MessageSpec(0, 1, 0, 8000, priority=1), MessageSpec(0, 2, 0, 8000, priority=1)]
     table = {"queues": 2, "buffer": f"{8 * FRAME}B"}
     assert tail_drops(table, letters) == []
@@ -77,9 +77,9 @@ def test_a_class_fills_its_part_and_no_more():
     assert tail_drops({**table, "buffer_share": [0.5, 1.0]}, letters) == []
 
 
-def test_a_part_of_the_shared_buffer_counts_over_all_ports():
-    """Two ports crowded by the same class: together they hold what the class may have of the switch's buffer, and the
-    class beside it, at one of the ports, finds room where it would find none without the limit."""
+def test_share_of_shared_buffer_counts_over_all_ports():
+    """Two ports congested by one class together hold that class's share of the switch's buffer. The other class, at
+    one of the ports, finds space that it would not find without the limit."""
     network = star(10, LinkSpec(10**10, US))
     crowd = [MessageSpec(0, 2 + n, n % 2, 60_000, priority=1) for n in range(6)]
     high = [MessageSpec(30 * US, 8, 0, 10_000), MessageSpec(30 * US, 9, 0, 10_000)]
@@ -97,9 +97,9 @@ def test_a_part_of_the_shared_buffer_counts_over_all_ports():
     assert lost["1.0"] > 0 == lost["[1.0, 0.5]"]
 
 
-def test_low_classes_cannot_crowd_high_ones_out():
-    """Important packets are marked above their threshold and not dropped: six classes of them fill 512 KiB together, and
-    a burst of a higher class that comes then is dropped for want of room. With parts that leave it some, it is not."""
+def test_buffer_shares_protect_high_classes_from_low_ones():
+    """Important packets above their threshold are marked, not dropped: six classes of them fill 512 KiB together. A
+    burst of a higher class is then dropped for lack of space, but not with shares that reserve some."""
     gbps, hosts = 100 * 10**9, 60
     network = star(hosts, LinkSpec(gbps, US))
     dlcp = Dlcp.model_validate({"kind": "dlcp", "payload": "4096B"})

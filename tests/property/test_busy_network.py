@@ -40,7 +40,7 @@ def alone(case):
     return run_engine(case)
 
 
-def test_the_run_fills_the_logs_more_than_once(case, alone):
+def test_busy_case_fills_the_logs_more_than_once(case, alone):
     assert len(alone.transmissions) > 2 * LOG_ENTRIES
     assert len(alone.transmissions) == sum(port.packets for port in alone.ports)
     assert len(alone.drops) == sum(port.tail + port.selective + port.link_loss for port in alone.ports) > 100
@@ -48,7 +48,7 @@ def test_the_run_fills_the_logs_more_than_once(case, alone):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_that_come_and_go_do_not_show(case, alone, threads):
+def test_results_do_not_depend_on_changing_thread_use(case, alone, threads):
     ways = []
 
     def watch(fabric):

@@ -42,7 +42,7 @@ def waiting(fabric):
 
 @budget(0.8)
 @given(cases(("ecmp",)), st.one_of(st.none(), st.integers(1, 100 * US)))
-def test_sent_is_delivered_or_dropped_or_in_flight(case, until):
+def test_every_sent_packet_is_delivered_dropped_or_in_flight(case, until):
     fabrics = []
     outcome = run_engine(case, prepare=fabrics.append, **({} if until is None else {"until": until}))
     network, fabric = case.network, fabrics[0]
@@ -75,7 +75,7 @@ def test_sent_is_delivered_or_dropped_or_in_flight(case, until):
 
 @budget(0.5)
 @given(cases(("ecmp",)))
-def test_counters_are_sums_over_packets(case):
+def test_port_and_message_counters_equal_sums_over_packets(case):
     outcome = run_engine(case)
     for link, port in enumerate(outcome.ports):
         mine = [t for t in outcome.transmissions if t.link == link]

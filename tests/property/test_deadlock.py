@@ -44,19 +44,19 @@ def run(reach: int) -> str:
     return fabric.deadlock
 
 
-def test_a_circle_of_ports_that_wait_for_each_other_is_named():
+def test_flow_control_deadlock_names_the_cycle_of_ports():
     said = run(reach=2)
     for n in range(5):
         assert f"s{n}->s{(n + 1) % 5} waits for s{(n + 1) % 5}->s{(n + 2) % 5}" in said
 
 
-def test_ports_that_wait_for_hosts_only_are_no_deadlock():
-    """One switch on, no packet waits for another cable of the ring."""
+def test_ports_waiting_only_for_hosts_are_no_deadlock():
+    """With destinations one switch away, no packet waits for another cable of the ring."""
     assert run(reach=1) == ""
 
 
-def test_no_deadlock_is_declared_while_something_is_still_to_happen():
-    """A change that is scheduled could set the ports going again."""
+def test_no_deadlock_is_reported_while_an_event_is_scheduled():
+    """A scheduled change could resume the ports."""
     fabric, until = jammed(), SECOND // 10
     fabric.agenda.add(until, lambda now: None)
     while fabric.now < until:

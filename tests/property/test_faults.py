@@ -83,27 +83,27 @@ def agree(case: Case) -> None:
 
 @budget(1.5)
 @given(case=faulty(cases(most=12), "flowlet"))
-def test_engine_and_oracle_agree_whatever_breaks(case):
+def test_engine_and_oracle_agree_with_random_faults(case):
     agree(case)
 
 
 @budget(1.5)
 @given(case=faulty(paused_cases(shared=False), "spray_random"))
-def test_engine_and_oracle_agree_with_flow_control(case):
+def test_engine_and_oracle_agree_with_faults_and_flow_control(case):
     agree(case)
 
 
 @budget(0.7)
 @given(case=faulty(cut_cases((1,) if is_usual() else (1, 2, 4, 16)), "ecmp"))
-def test_engine_and_oracle_agree_with_pulls_and_headers(case):
+def test_engine_and_oracle_agree_with_faults_and_trimming(case):
     agree(case)
 
 
 @pytest.mark.parametrize("span", [US, 3 * US, 500 * US])
-def test_a_pause_ends_with_the_link_that_its_frames_come_by(span):
-    """Two hosts crowd a third. Whenever the cable from the switch to one of them is cut, that one way, and for however
-    long: what it was told to stop goes on, a frame that is still under way stops nothing, and afterwards it is told
-    again. So it is never still for long."""
+def test_cut_link_ends_the_pause_of_its_sender(span):
+    """Two hosts congest a third, and the cable from the switch to one of them is cut. The cut affects that direction
+    only, at various times and durations. The paused host resumes, a frame in flight pauses nothing, and after the
+    repair the host is paused anew. So it is never idle for long."""
     network = star(3, LinkSpec(10**10, 2 * US))
     table = Switch.model_validate({"queues": 1, "pfc": True, "pfc_threshold": "5KB"})
     letters = [MessageSpec(0, 0, 2, 60_000), MessageSpec(0, 1, 2, 60_000)]
@@ -119,7 +119,7 @@ def test_a_pause_ends_with_the_link_that_its_frames_come_by(span):
 
 @budget(0.4)
 @given(case=faulty(cases(most=6), "flowlet"), window=st.integers(1, 10**9), stops=st.lists(st.integers(1, 400 * US)))
-def test_windows_and_stops_change_nothing(case, window, stops):
+def test_results_with_faults_do_not_depend_on_windows_and_stops(case, window, stops):
     alone = run_engine(case, until=SOON)
     assert first_difference(run_engine(case, until=SOON, window=window), alone) == ""
     assert first_difference(run_engine(case, until=SOON, stops=stops), alone) == ""

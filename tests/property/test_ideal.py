@@ -53,7 +53,7 @@ def ideal_of(network, balancing, nbytes):
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_random", "least_queue", "source_round_robin"])
-def test_nothing_is_faster_than_the_ideal(balancing):
+def test_no_message_is_faster_than_its_unloaded_transfer_time(balancing):
     @budget(0.5)
     @given(ladders(), st.integers(1, 60_000), st.integers(0, 99))
     def holds(network, nbytes, seed):

@@ -68,7 +68,7 @@ def whole_iterations(recorded: Recorded) -> list[Times]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(job=jobs())
-def test_a_known_step_comes_out_of_every_layout(job: Job, tmp_path: Path) -> None:
+def test_profile_import_recovers_known_times_from_every_layout(job: Job, tmp_path: Path) -> None:
     recorded = Recorded(job)
     draft = draft_of(recorded.events, tmp_path / "profile.json")
     assert times_of(draft) == whole_iterations(recorded)
@@ -79,7 +79,9 @@ def test_a_known_step_comes_out_of_every_layout(job: Job, tmp_path: Path) -> Non
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(job=jobs(), which=st.integers(min_value=0, max_value=10**6), damage=st.sampled_from(sorted(DAMAGES)))
-def test_damage_gives_true_times_or_a_counted_omission(job: Job, which: int, damage: str, tmp_path: Path) -> None:
+def test_damaged_profile_gives_true_times_or_counted_omissions(
+    job: Job, which: int, damage: str, tmp_path: Path
+) -> None:
     recorded = Recorded(job)
     before = draft_of(recorded.events, tmp_path / "profile.json")
     try:
@@ -96,7 +98,7 @@ def test_damage_gives_true_times_or_a_counted_omission(job: Job, which: int, dam
 
 
 @pytest.mark.parametrize("damage", sorted(DAMAGES))
-def test_each_damage_is_counted_by_kind(damage: str, tmp_path: Path) -> None:
+def test_each_kind_of_profile_damage_is_counted(damage: str, tmp_path: Path) -> None:
     recorded = Recorded(Job(iterations=4))
     events = DAMAGES[damage](recorded.events, 5)
     if damage == "two ranks in one file":

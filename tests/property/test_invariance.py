@@ -47,14 +47,14 @@ def hurried(fabric):
 
 @budget(0.5)
 @given(cases(("ecmp",), most=8), st.sampled_from((1, 7, 997, 64_001, 800_000)))
-def test_the_length_of_windows_does_not_show(case, window):
+def test_results_do_not_depend_on_window_length(case, window):
     assert first_difference(run_engine(case, window=window), run_engine(case)) == ""
 
 
 @pytest.mark.parametrize("window", [None, 2_000_003, 50_001])
-def test_many_ties_in_the_longest_windows(window):
-    """Windows of 8 us, in which sort keys are as large as they get, and a switch to which two hundred packets come at
-    once: as the oracle has it, whatever the windows."""
+def test_many_ties_in_the_longest_windows_match_oracle(window):
+    """Windows of 8 us have the largest sort keys. Two hundred packets reach a switch at once, in the oracle's order
+    for any window length."""
     network = star(201, LinkSpec(10**11, 20 * US))
     letters = [MessageSpec(0, host, 200, 9_000) for host in range(200)]
     switch = Switch.model_validate({"buffer": "10MB"})
@@ -67,20 +67,20 @@ def test_many_ties_in_the_longest_windows(window):
 
 @budget(0.4)
 @given(cases(("spray_random",)), st.sampled_from((2, 3)), st.sampled_from((None, None, 50_001)))
-def test_the_number_of_threads_does_not_show(case, threads, window):
+def test_results_do_not_depend_on_number_of_threads(case, threads, window):
     many = run_engine(case, threads=threads, window=window, prepare=together)
     assert first_difference(many, run_engine(case)) == ""
 
 
 @budget(0.5)
 @given(cases(("spray_round_robin",)), st.lists(st.integers(1, 300 * US), max_size=30), st.booleans())
-def test_where_the_engine_was_stopped_does_not_show(case, stops, hurry):
+def test_results_do_not_depend_on_engine_stops(case, stops, hurry):
     stopped = run_engine(case, stops=stops, prepare=hurried if hurry else None)
     assert first_difference(stopped, run_engine(case)) == ""
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_which_flow_record_a_message_got_does_not_show(batch, monkeypatch):
+def test_results_do_not_depend_on_flow_record_reuse(batch, monkeypatch):
     @budget(0.5)
     @given(cases(("ecmp",)))
     def same(case):

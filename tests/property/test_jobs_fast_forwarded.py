@@ -47,7 +47,7 @@ thorough profile tries all."""
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_random_jobs(name: str, tmp_path: Any) -> None:
+def test_fast_forward_of_random_jobs_equals_full_simulation(name: str, tmp_path: Any) -> None:
     made, answers, engines = Scenarios(tmp_path, COMBINATIONS[name]), Counter[str](), Counter[Engine]()
     for seed in range(800 if is_usual() else 1000):
         try:

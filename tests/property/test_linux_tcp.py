@@ -67,6 +67,6 @@ def cases(draw: st.DrawFn, connections: str) -> Case:
 @pytest.mark.parametrize("connections", ["fresh", "persistent"])
 @budget(0.5)
 @given(data=st.data())
-def test_the_engine_and_the_oracle_agree(connections, data):
+def test_engine_and_oracle_agree_on_linux_tcp_rules(connections, data):
     case = data.draw(cases(connections))
     assert first_difference(run_engine(case), run_oracle(case)) == ""

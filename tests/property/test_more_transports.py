@@ -123,7 +123,7 @@ def test_engine_and_oracle_agree_on_every_packet(case):
 
 @budget(0.3)
 @given(more_cases(), st.integers(1, 10**9))
-def test_threads_and_windows_change_nothing(case, window):
+def test_results_do_not_depend_on_threads_and_windows(case, window):
     case = replace(case, letters=case.letters[:6])
     alone = run_engine(case)
     assert not first_difference(alone, run_engine(case, threads=2))
@@ -132,7 +132,7 @@ def test_threads_and_windows_change_nothing(case, window):
 
 @budget(0.7)
 @given(more_cases())
-def test_engine_and_oracle_agree_where_packets_overtake_each_other(case):
+def test_engine_and_oracle_agree_on_reordered_packets(case):
     case = replace(case, balancing="spray_random")
     difference = first_difference(run_engine(case), run_oracle(case))
     assert not difference, difference

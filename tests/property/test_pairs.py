@@ -13,8 +13,9 @@ from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_eng
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_many_messages_of_few_pairs(seed):
-    """Paced far below the line, so that groups wait for their pair most of the time; buffers are shallow."""
+def test_engine_and_oracle_agree_on_many_messages_of_few_pairs(seed):
+    """Messages are paced far below the line rate, so groups wait for their pair most of the time. Buffers are
+    shallow."""
     rng = random.Random(seed)
     hosts, classes = rng.choice([2, 3, 5]), rng.choice([(0,), (1, 6), tuple(range(8))])
     table = transport(
@@ -38,8 +39,8 @@ def test_many_messages_of_few_pairs(seed):
     assert not difference, difference
 
 
-def test_of_the_messages_of_a_pair_the_best_class_sends_although_a_worse_one_is_older():
-    """Two senders share the receiver's link, so that each is paced; the old message has class 7."""
+def test_best_class_of_a_pair_sends_before_older_messages():
+    """Two senders share the receiver's link, so that each is paced. The older message has class 7."""
     table = transport("dlcp", payload="1000B", rate_control="receiver")
     letters = [MessageSpec(0, src, 0, 300_000, priority=7) for src in (1, 2)]
     letters += [MessageSpec(50 * US, src, 0, 20_000, priority=1) for src in (1, 2)]

@@ -87,7 +87,7 @@ def case_of_one_class() -> Case:
 @budget()
 @given(case=paused_cases(shared=False))
 @example(case=case_of_one_class())
-def test_engine_and_oracle_pause_alike(case):
+def test_engine_and_oracle_agree_with_flow_control(case):
     oracle = run_oracle(case, until=SOON)
     assert first_difference(run_engine(case, until=SOON), oracle) == ""
     assert first_difference(run_engine(case, until=SOON, threads=2, prepare=together), oracle) == ""
@@ -95,7 +95,7 @@ def test_engine_and_oracle_pause_alike(case):
 
 @budget(0.5)
 @given(case=paused_cases(shared=True))
-def test_engine_and_oracle_pause_alike_with_a_shared_buffer(case):
+def test_engine_and_oracle_agree_with_flow_control_and_shared_buffer(case):
     assert first_difference(run_engine(case, until=SOON), run_oracle(case, until=SOON)) == ""
 
 
@@ -107,20 +107,20 @@ def incast_case(**switch: Any) -> Case:
     return Case(network, [dctcp(initial_window=400, min_rto="20ms")], letters, table)
 
 
-def test_nothing_is_lost_under_incast():
+def test_flow_control_prevents_drops_under_incast():
     outcome = run_engine(incast_case(pfc_threshold="20KB"))
     assert not outcome.drops and not sum(outcome.again)
     assert sum(port.pauses for port in outcome.ports) > 100
 
 
-def test_without_flow_control_the_same_incast_loses():
+def test_incast_without_flow_control_drops_packets():
     assert len(run_engine(incast_case(pfc=False)).drops) > 100
 
 
-def test_the_headroom_is_what_can_still_come():
-    """Eight senders, full packets only. After the switch has decided, what a neighbour has put on the cable by the time
-    the frame is there still comes in: with 2 us of cable at 10 Gbps 2 x 2,500 B and a few packets, of which an eighth
-    leaves meanwhile. So the default is enough, and half of what the cable holds is not."""
+def test_default_pfc_headroom_is_sufficient_and_not_excessive():
+    """Eight senders send full packets only. After the switch has decided to pause, the data that a neighbour puts on
+    the cable until the frame arrives still comes in: with 2 us of cable at 10 Gbps 2 x 2,500 B and a few packets, of
+    which an eighth leaves meanwhile. So the default is enough, and half of the data that the cable holds is not."""
     network = star(9, LinkSpec(10**10, 2 * US))
     letters = [MessageSpec(0, n, 8, 400_000) for n in range(8)]
 
@@ -135,8 +135,8 @@ def test_the_headroom_is_what_can_still_come():
     assert drops(pfc_headroom="2500B") > 0
 
 
-def test_only_the_class_that_waits_is_stopped():
-    """Class 1 crowds a port until its senders are told to stop; class 0 of the same senders goes on as if alone."""
+def test_flow_control_pauses_only_the_congested_class():
+    """Class 1 congests a port until its senders are paused. Class 0 of the same senders proceeds as if alone."""
     network = star(5, LinkSpec(10**10, US))
     crowd = [MessageSpec(0, n, 3, 300_000, priority=1) for n in range(3)]
     urgent = [MessageSpec(100 * US, 0, 4, 50_000, priority=0)]
@@ -150,7 +150,7 @@ def test_only_the_class_that_waits_is_stopped():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_order_of_ports_shows_in_no_result(threads):
+def test_flow_control_does_not_depend_on_port_processing_order(threads):
     case = incast_case(pfc_threshold="5KB", pfc_hysteresis="1066B")
     again = run_engine(case, threads=threads, window=300_000, prepare=together)
     assert first_difference(again, run_engine(case)) == ""

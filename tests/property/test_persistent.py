@@ -86,7 +86,7 @@ def cases(draw: st.DrawFn, balancing: str = "ecmp", most: int = 30) -> Case:
 
 
 @pytest.mark.parametrize("first", [0, (1 << 22) - 50])
-def test_streams(first, monkeypatch):
+def test_engine_and_oracle_agree_on_persistent_connections(first, monkeypatch):
     monkeypatch.setattr(records, "FIRST_PACKET", first)
 
     @budget(1.5)
@@ -103,12 +103,12 @@ def test_streams(first, monkeypatch):
 
 @budget(0.5)
 @given(cases("reps", most=15))
-def test_streams_whose_hosts_choose_paths(case):
+def test_engine_and_oracle_agree_on_persistent_connections_with_reps(case):
     difference = first_difference(run_engine(case), run_oracle(case))
     assert not difference, difference
 
 
 @budget(0.5)
 @given(cases(most=12), st.data())
-def test_streams_while_things_happen_to_the_network(case, data):
+def test_engine_and_oracle_agree_on_persistent_connections_with_faults(case, data):
     agree(replace(case, changes=data.draw(changes(case.network))))

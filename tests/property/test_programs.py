@@ -141,7 +141,7 @@ def played(made: Any, *, simpy: bool, threads: int = 1, loss: float = 0.0) -> An
 @pytest.mark.parametrize(("most_open", "batch", "threads"), [(1 << 16, 1 << 12, 1), (2, 2, 1), (3, 1, 2)])
 @budget(0.5)
 @given(made=parts(), loss=st.sampled_from((0.0, 0.05)))
-def test_both_players_play_the_same(made, loss, most_open, batch, threads):
+def test_engine_and_simpy_players_agree_on_random_programs(made, loss, most_open, batch, threads):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "MAX_OPEN", most_open)
         patch.setattr(programs, "BATCH", batch)
@@ -173,16 +173,16 @@ def flows_that_wait(draw: st.DrawFn) -> Flows:
 
 @budget(0.5)
 @given(flows=flows_that_wait(), loss=st.sampled_from((0.0, 0.05)), transport=st.sampled_from((0, 1)))
-def test_both_players_play_the_same_flows(flows, loss, transport):
-    """A sender is done at the same picosecond in both, and so do flows start that wait for it."""
+def test_engine_and_simpy_players_agree_on_dependent_flows(flows, loss, transport):
+    """A sender settles at the same picosecond in both players, and so start the flows that wait for it."""
     table = SimpleNamespace(name="t", droppable=False, priority=0, bound=0.0)
     cards = star(HOSTS, LinkSpec(10**10, US, 0.0)).cards
     made = traffic_part(table, 0, transport, lambda: iter([flows]), cards)
     assert played(made, simpy=False, loss=loss) == played(made, simpy=True, loss=loss)
 
 
-def test_records_and_words_are_given_back():
-    """A thousand steps need no more room than ten."""
+def test_program_memory_does_not_grow_with_steps():
+    """Three hundred steps need as much memory as thirty."""
 
     def steps(count):
         for number in range(count):
@@ -219,9 +219,10 @@ def one_by_one(made: Any) -> list[int]:
     return sorted(range(len(started)), key=lambda each: started[each])
 
 
-def test_a_delivery_comes_before_a_process_that_goes_on_at_its_time():
-    """A packet of 966 bytes crosses two links of 10 Gbps and 1 us. Just then a process of host 1 has the second message
-    ready there, and the delivery the third: it is released at once, and the other one waits for its credit."""
+def test_delivery_precedes_process_resumed_at_equal_time():
+    """A packet of 966 bytes crosses two links of 10 Gbps and 1 us. At its arrival a process of host 1 makes the
+    second message ready there, and the delivery the third. The third is released at once; the second waits for its
+    credit."""
     there = LATENCY + 2 * (966 * 800 + US)
     rows = messages([(0, 1), (1, 3), (1, 0)], [900] * 3)
     courses = [
@@ -234,8 +235,8 @@ def test_a_delivery_comes_before_a_process_that_goes_on_at_its_time():
     assert ends[0] == ready[1] == ready[2] == there and started[2] == there + LATENCY
 
 
-def test_of_processes_that_go_on_at_one_time_the_one_that_has_waited_longest_comes_first():
-    """Two of host 0 have computed for 3 us, the first one in two pieces."""
+def test_processes_resuming_at_one_time_run_in_order_of_waiting_time():
+    """Two processes of host 0 have computed for 3 us, the first one in two pieces."""
     rows = messages([(0, 1), (0, 2)], [900] * 2)
     courses = [
         ProcessOperations(0, ints([(COMPUTE, US, -1), (NOTE, FORWARD_END, 0), (COMPUTE, 2 * US, -1), (FIRE, 2, -1)])),

@@ -163,21 +163,21 @@ def few(case: Case) -> Case:
 
 @budget(2.0)
 @given(cut_cases())
-def test_engine_and_oracle_agree_on_every_packet_where_packets_are_cut(case):
+def test_engine_and_oracle_agree_on_every_packet_with_trimming(case):
     difference = first_difference(run_engine(case), run_oracle(case))
     assert not difference, difference
 
 
 @budget(1.0)
 @given(ranked_cases())
-def test_engine_and_oracle_agree_on_every_packet_where_messages_are_ranked(case):
+def test_engine_and_oracle_agree_on_every_packet_with_shortest_first(case):
     difference = first_difference(run_engine(case), run_oracle(case))
     assert not difference, difference
 
 
 @budget(0.3)
 @given(st.one_of(cut_cases(), ranked_cases()), st.integers(1, 10**9))
-def test_threads_and_windows_change_nothing(case, window):
+def test_results_do_not_depend_on_threads_and_windows(case, window):
     case = few(case)
     alone = run_engine(case)
     assert not first_difference(alone, run_engine(case, threads=2))

@@ -42,13 +42,13 @@ def lossy_shifts(hosts: int, gpus: int, size: str, transport: dict) -> dict:
 
 @pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("kind", ["dctcp", "cubic"])
-def test_messages_one_after_the_other_with_the_kernels_timers(seed, kind, tmp_path):
+def test_reused_records_with_linux_timers_match_oracle(seed, kind, tmp_path):
     tables = {**lossy_shifts(4, 5, "10kB", {"kind": kind, "preset": "linux"}), "seed": seed}
     assert play(tables, tmp_path) == "ok"
 
 
 @pytest.mark.parametrize("name", ["m3", "m4", "g1"])
-def test_the_cases_that_were_found(name, tmp_path):
+def test_recorded_timer_cases_match_oracle(name, tmp_path):
     path = CASES / f"{name}.toml"
     if not path.exists():
         pytest.skip(f"no shared data: {path}")
@@ -73,8 +73,8 @@ def entries(fabric, node):
 
 
 @pytest.mark.parametrize("receiver", [False, True])
-def test_a_full_heap_keeps_one_entry_of_each_live_timer(fabric, receiver):
-    """Three messages that wait, each with its entry several times over, among those of messages that have ended."""
+def test_full_timer_heap_keeps_one_entry_per_live_timer(fabric, receiver):
+    """Three waiting messages have several entries each, among those of messages that have ended."""
     memory, state = fabric.memory, fabric.memory.state
     node = int(memory.node_base[0])
     capacity = int(state[int(state[node + Host.timer_heap.offset]) - 1])

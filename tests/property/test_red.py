@@ -27,7 +27,7 @@ def switch(**more: Any) -> Switch:
 
 @budget()
 @given(data=st.data())
-def test_engine_and_oracle_mark_alike(data):
+def test_engine_and_oracle_mark_the_same_packets(data):
     draw = data.draw
     network = draw(networks(lossy=draw(st.booleans())))
     hosts = network.host_count
@@ -47,8 +47,8 @@ def test_engine_and_oracle_mark_alike(data):
 
 
 @pytest.mark.parametrize(("pmax", "kmax"), [(0.1, "40KB"), (0.8, "40KB"), (0.5, "20KB")])
-def test_the_odds_rise_in_a_straight_line(pmax, kmax):
-    """Every mark against its odds at the queue that the oracle saw: within four standard deviations."""
+def test_red_marking_probability_rises_linearly(pmax, kmax):
+    """Marks are compared with their probability at the queue that the oracle saw, within four standard deviations."""
     network = star(5, LinkSpec(10**10, US))
     letters = [MessageSpec(0, n, 4, 3_000_000) for n in range(4)]
     table = switch(ecn_ceiling=kmax, ecn_probability=pmax)
@@ -90,6 +90,6 @@ def _watching(case: Case, seen: list[tuple[float, bool]]) -> Any:
         ({"ecn_probability": 1.5}, "less than or equal to 1"),
     ],
 )
-def test_a_ramp_that_does_not_rise_is_refused(wrong, why):
+def test_invalid_red_settings_are_rejected(wrong, why):
     with pytest.raises((Mistakes, ValueError), match=why):
         switch(**wrong)

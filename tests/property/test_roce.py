@@ -114,14 +114,14 @@ def test_engine_and_oracle_agree_on_every_packet(case):
 
 @budget(0.4)
 @given(roce_cases(pfc=True))
-def test_they_agree_where_switches_pause(case):
+def test_engine_and_oracle_agree_with_flow_control(case):
     difference = first_difference(run_engine(case, until=SOON), run_oracle(case, until=SOON))
     assert not difference, difference
 
 
 @budget(0.3)
 @given(roce_cases(), st.integers(1, 10**9))
-def test_threads_and_windows_change_nothing(case, window):
+def test_results_do_not_depend_on_threads_and_windows(case, window):
     case = replace(case, letters=case.letters[:6])
     alone = run_engine(case)
     assert not first_difference(alone, run_engine(case, threads=2, prepare=together))

@@ -24,7 +24,7 @@ def dctcp(**more: Any) -> Dctcp:
 
 @budget()
 @given(data=st.data())
-def test_engine_and_oracle_take_the_same_turns(data):
+def test_engine_and_oracle_agree_on_deficit_round_robin(data):
     draw = data.draw
     network = draw(networks(lossy=draw(st.booleans())))
     hosts = network.host_count
@@ -63,9 +63,8 @@ def shares(quanta: list[str], priorities: list[int], strict: int = 0) -> Counter
     return sent
 
 
-def test_crowded_queues_share_as_their_quanta():
-    """Over any stretch in which all have packets, shares differ from the quanta's by at most about a quantum and a
-    packet each."""
+def test_backlogged_queues_share_the_link_by_their_quanta():
+    """While all queues have packets, each share differs from its quantum's by about a quantum and a packet at most."""
     sent = shares(["1KB", "2KB", "5KB"], [0, 1, 2])
     total = sum(sent.values())
     assert total > 900_000
@@ -73,7 +72,7 @@ def test_crowded_queues_share_as_their_quanta():
         assert abs(sent[priority] - total * quantum / 8000) <= 2 * (quantum + 1066)
 
 
-def test_a_strict_queue_goes_before_the_turns():
+def test_strict_queue_precedes_round_robin_queues():
     sent = shares(["2KB", "2KB"], [0, 1, 2], strict=1)
     assert set(sent) == {0}
 
@@ -89,6 +88,6 @@ def test_a_strict_queue_goes_before_the_turns():
         ({"drr_after": 1}, "has no effect without turns"),
     ],
 )
-def test_quanta_that_make_no_sense_are_refused(wrong, why):
+def test_invalid_drr_quanta_are_rejected(wrong, why):
     with pytest.raises((Mistakes, ValueError), match=why):
         Switch.model_validate({"queues": 3, **wrong})

@@ -35,7 +35,7 @@ def pairs_of(network: Network) -> list[tuple[int, int]]:
 
 @budget(1)
 @given(networks(), st.integers(60, 9216), st.integers(60, 200))
-def test_it_is_that_of_the_slowest_path(network, out, back):
+def test_base_round_trip_equals_that_of_the_slowest_path(network, out, back):
     trips, pairs = RoundTrips(network, build_routing(network)), pairs_of(network)
     expected = [brute(network, *pair, out) + brute(network, *pair[::-1], back) for pair in pairs]
     src, dst = np.array(pairs).T
@@ -46,7 +46,7 @@ def test_it_is_that_of_the_slowest_path(network, out, back):
 
 @budget(0.5)
 @given(networks())
-def test_the_testbed_reckons_with_the_same(network):
+def test_testbed_base_round_trip_equals_simulator(network):
     carried, routing = TransportPlan("dlcp", 1456, 58, "udp", {}), build_routing(network)
     program: Any = None
     plan = TestbedPlan(

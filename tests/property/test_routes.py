@@ -130,13 +130,13 @@ def inner(network: Network) -> list[int]:
 
 
 @given(networks())
-def test_routes_are_those_of_a_search_for_every_destination(network: Network) -> None:
+def test_routes_equal_a_search_per_destination(network: Network) -> None:
     check(network, set())
 
 
 @given(networks(), st.data())
-def test_and_with_links_down(network: Network, data: st.DataObject) -> None:
-    """In one direction, or both."""
+def test_routes_with_links_down_equal_a_search_per_destination(network: Network, data: st.DataObject) -> None:
+    """Links are down in one direction, or in both."""
     links = inner(network)
     down = set(data.draw(st.lists(st.sampled_from(links), max_size=5))) if links else set()
     check(network, down | {link ^ 1 for link in down} if data.draw(st.booleans()) else down)

@@ -42,12 +42,12 @@ def stranger(tmp_path: Path) -> Any:
     del sys.modules[spec.name]
 
 
-def test_other_modules_do_not_change_what_is_tried(request: pytest.FixtureRequest) -> None:
+def test_loaded_modules_do_not_change_generated_cases(request: pytest.FixtureRequest) -> None:
     alone = tried()
     request.getfixturevalue("stranger")
     assert tried() == alone
     assert all(STRANGE not in values for values in alone)
 
 
-def test_the_same_test_tries_the_same_again() -> None:
+def test_property_test_generates_the_same_cases_again() -> None:
     assert tried() == tried() and len(tried()) > 2 * settings.default.max_examples

@@ -74,8 +74,9 @@ def wanted(case: Case, period: int, links: Any) -> list[Row]:
 
 @budget(0.3)
 @given(st.data(), cases(("ecmp",), most=8))
-def test_rows_are_those_of_the_oracle_for_all_windows_and_threads(data, case):
-    """Ports of switches, sometimes one alone; letters sometimes far apart, so that the network rests between them."""
+def test_queue_samples_match_oracle_for_all_windows_and_threads(data, case):
+    """Ports of switches are sampled, sometimes one alone. Messages are sometimes far apart, so that the network is
+    idle between them."""
     apart = data.draw(st.sampled_from((1, 4, 15)))
     case = replace(case, letters=[replace(each, time=each.time * apart) for each in case.letters])
     links = np.flatnonzero(case.network.link_src >= case.network.host_count)
@@ -90,8 +91,8 @@ def test_rows_are_those_of_the_oracle_for_all_windows_and_threads(data, case):
 
 
 @pytest.mark.parametrize("pfc", [False, True])
-def test_a_period_in_which_something_was_sent_has_a_row_though_all_is_quiet_at_its_end(pfc):
-    """A packet every 100 us, of which nothing is left 5 us later; the period is 30 us."""
+def test_sample_period_with_traffic_has_a_row_even_if_idle_at_its_end(pfc):
+    """A packet is sent every 100 us and gone 5 us later; the period is 30 us."""
     tables = [
         TcpNewReno.model_validate({"kind": "tcp_newreno", "payload": "1000B"}),
         Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"}),

@@ -26,7 +26,7 @@ def together(fabric: Any) -> None:
 
 @budget()
 @given(data=st.data())
-def test_engine_and_oracle_drop_alike(data):
+def test_engine_and_oracle_drop_the_same_packets_with_shared_buffer(data):
     draw = data.draw
     network = draw(networks(lossy=draw(st.booleans())))
     hosts = network.host_count
@@ -47,11 +47,10 @@ def test_engine_and_oracle_drop_alike(data):
 
 
 @pytest.mark.parametrize(("alpha", "queues"), [(1.0, 1), (1.0, 2), (0.5, 2), (4.0, 1)])
-def test_crowded_queues_settle_where_the_threshold_says(alpha, queues):
-    """n queues that never empty hold alpha B / (1 + n alpha) each (Choudhury and Hahne, equation of the fixed point):
-    to within the packet that was let in last, and what it finds when another queue is a packet short of the fixed point
-    just then: of that packet's room, alpha / (1 + alpha) is for itself. First windows of 400 packets take 341 us; after
-    them queues do empty."""
+def test_backlogged_queues_settle_at_dynamic_threshold(alpha, queues):
+    """n queues that never empty hold alpha B / (1 + n alpha) each (Choudhury and Hahne, fixed point). The tolerance
+    is the packet admitted last, and the space that it finds when another queue is a packet short of the fixed point:
+    alpha / (1 + alpha) of that packet. First windows of 400 packets take 341 us; after them queues do empty."""
     room, frame = 200_000, 1066
     network = star(2 + 4 * queues, LinkSpec(10**10, US))
     letters = [MessageSpec(0, queues + n, n % queues, 400_000) for n in range(4 * queues)]
@@ -64,9 +63,9 @@ def test_crowded_queues_settle_where_the_threshold_says(alpha, queues):
         assert limit - frame <= port.peak <= limit + frame + (queues > 1) * frame * alpha / (1 + alpha)
 
 
-def test_one_crowded_queue_leaves_room_for_another():
-    """While four hosts crowd one port, two more send a little to another: with alpha = 1 that finds all the room it
-    needs; with a large alpha the crowd has taken it."""
+def test_dynamic_threshold_leaves_space_for_another_queue():
+    """While four hosts congest one port, two more send a little to another. With alpha = 1 it finds all the space it
+    needs; with a large alpha the congested port has taken it."""
     network = star(8, LinkSpec(10**10, US))
     crowd = [MessageSpec(0, n, 7, 600_000) for n in range(4)]
     late = [MessageSpec(60 * US, n, 6, 20_000) for n in (4, 5)]

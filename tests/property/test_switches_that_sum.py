@@ -78,7 +78,7 @@ def cases(draw: st.DrawFn, lossy: bool = True) -> Case:
 
 @budget(0.4)
 @given(cases())
-def test_engine_and_oracle_agree_on_every_packet(case):
+def test_engine_and_oracle_agree_on_every_aggregated_packet(case):
     engine = run_engine(case)
     difference = first_difference(engine, run_oracle(case))
     assert not difference, difference
@@ -87,15 +87,15 @@ def test_engine_and_oracle_agree_on_every_packet(case):
 
 @budget(0.1)
 @given(cases(), st.sampled_from((2, 3)))
-def test_threads_do_not_matter(case, threads):
+def test_aggregation_does_not_depend_on_threads(case, threads):
     assert run_engine(case) == run_engine(case, threads=threads)
 
 
 @budget(0.1)
 @given(cases(lossy=False))
-def test_a_packet_of_all_goes_up_once_where_none_is_lost(case):
-    """Without losses, of every number either one packet for all reaches the host, or each part once, by itself or in the
-    sum of its rack; and no rack's uplink carries more than it has members."""
+def test_each_gradient_part_reaches_the_host_once_without_losses(case):
+    """Without losses, each packet number reaches the host as one complete sum, or each part once. A part comes by
+    itself or in the sum of its rack."""
     outcome = run_engine(case)
     if outcome.drops or any(outcome.again):
         return

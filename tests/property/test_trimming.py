@@ -27,7 +27,7 @@ def together(fabric: Any) -> None:
 
 @budget()
 @given(data=st.data())
-def test_engine_and_oracle_trim_alike(data):
+def test_engine_and_oracle_trim_the_same_packets(data):
     draw = data.draw
     network = draw(networks(lossy=draw(st.booleans())))
     hosts = network.host_count
@@ -51,8 +51,8 @@ def test_engine_and_oracle_trim_alike(data):
     assert first_difference(run_engine(case, threads=2, prepare=together), oracle) == ""
 
 
-def test_every_packet_of_an_incast_arrives_whole_or_as_a_header():
-    """Nothing is dropped where headers find room, however small the queue; and no header is cut twice."""
+def test_incast_packets_arrive_whole_or_as_headers():
+    """Nothing is dropped if headers find space, however small the queue. No header is trimmed twice."""
     network = star(17, LinkSpec(10**10, US))
     letters = [MessageSpec(0, n, 16, 100_000) for n in range(16)]
     table = Switch.model_validate({"queues": 2, "trim_threshold": "8528B", "buffer": "200KB"})
@@ -67,9 +67,9 @@ def test_every_packet_of_an_incast_arrives_whole_or_as_a_header():
     assert {sent.packet.size for sent in down if not sent.packet.trimmed} == {1066}
 
 
-def test_senders_in_step_are_cut_alike():
-    """Two senders whose packets reach the port at the same times, one always just before the other: the last of the
-    queue is cut in the arriving one's place every other time, so that neither sender bears it all."""
+def test_synchronous_senders_are_trimmed_equally():
+    """Packets of two senders reach the port at the same times, one always just before the other. Every other time the
+    last queued packet is trimmed in place of the arriving one, so that neither sender bears all trimming."""
     network = star(3, LinkSpec(10**10, US))
     letters = [MessageSpec(0, n, 2, 1_000_000) for n in range(2)]
     table = Switch.model_validate({"queues": 2, "trim_threshold": "8528B", "buffer": "2MB"})

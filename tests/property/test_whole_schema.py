@@ -30,7 +30,7 @@ thorough profile takes all."""
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_check_accepts_runs_and_is_what_the_oracle_does(seed, tmp_path):
+def test_scenarios_accepted_by_check_run_and_match_oracle(seed, tmp_path):
     made = Scenarios(tmp_path, combination(Random(seed)))
     most = MOST_ENGINES if is_usual() else 1000
     answers: list[str] = []
@@ -57,14 +57,14 @@ def engines_of(tables, folder):
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
-def test_what_was_found_once(path, tmp_path):
-    """Scenarios in which engine and oracle differed, or that `check` accepted and `run` refused."""
+def test_recorded_soak_failures_stay_fixed(path, tmp_path):
+    """In these scenarios engine and oracle differed, or `check` accepted and `run` rejected."""
     Scenarios(tmp_path, COMMON)
     assert play(json.loads(path.read_text()), tmp_path) in ("ok", "refused")
 
 
-def test_a_difference_is_found(tmp_path, monkeypatch):
-    """An oracle that does not mark is found out."""
+def test_play_detects_a_faulty_oracle(tmp_path, monkeypatch):
+    """The oracle does not mark packets."""
     Scenarios(tmp_path, COMMON)
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 4}, "switch": {"ecn_threshold": "3kB"},
@@ -85,8 +85,8 @@ def covered(features: Features, scenarios: int = 2500) -> Coverage:
 
 
 @pytest.mark.slow  # 2,500 scenarios are drawn and checked, since the rarest feature is in a few of them alone
-def test_every_feature_of_the_schema_is_drawn_in_valid_scenarios_and_most_pairs_are():
-    """And a key that nothing draws is found."""
+def test_generator_covers_all_schema_features_and_most_pairs():
+    """A key that the generator never draws is reported."""
     schema = json.loads(json.dumps(SCHEMA))
     schema["$defs"]["Switch"]["properties"]["brand_new"] = {"type": "boolean"}
     coverage = covered(Features(schema))
@@ -107,7 +107,7 @@ def test_every_feature_of_the_schema_is_drawn_in_valid_scenarios_and_most_pairs_
         assert counts[host, known.index[name]] > 0, name
 
 
-def test_features_are_counted_by_what_they_choose():
+def test_features_are_counted_by_kind_and_value():
     features = Features()
     found = features.of({
         "name": "x", "topology": {"kind": "rail", "cards": 2}, "load_balancing": "reps", "host": {"gpus": 2},

@@ -63,7 +63,7 @@ def simulated(policy: str) -> list[Result]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "switch"), PAIRS)
-def test_real_kernels_do_what_the_simulator_says(policy, switch):
+def test_emulation_agrees_with_simulation(policy, switch):
     chosen = variant(policy)
     sim, *others = simulated(policy)
     emu = emulate(chosen, request=Request("virtual", switch))
@@ -73,8 +73,8 @@ def test_real_kernels_do_what_the_simulator_says(policy, switch):
     assert not check_loss_invariant(emu)
 
 
-def test_agreement_notices_another_network():
-    """The same experiment with a link of 97 % of the rate is further away than is allowed."""
+def test_agreement_detects_a_slower_link():
+    """A link of 97 % of the rate differs by more than the tolerance."""
     sim = simulated("leaf-spine-constant")[0]
     emu = emulate(variant("leaf-spine-constant", "agreement", "link.rate=970Mbps"), request=Request("virtual", "red"))
     changed = Result(**{**vars(emu), "summary": {**emu.summary, "scenario_hash": sim.summary["scenario_hash"]}})
@@ -83,9 +83,9 @@ def test_agreement_notices_another_network():
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
-def test_time_outs_of_the_kernel_take_as_long(switch, tmp_path):
-    """Two slow starts into one port. One transfer loses its last packet, the other a whole window and then what it sends
-    again: both wait for their timers, and every time-out that is longer than simulated shows."""
+def test_kernel_timeouts_take_as_long_as_simulated(switch, tmp_path):
+    """Two slow starts share one port. One transfer loses its last packet, the other a whole window and then its
+    retransmissions. Both wait for their timers, so every time-out that is longer than simulated shows."""
     file = tmp_path / "two.toml"
     file.write_text("""
 name = "two"
@@ -106,9 +106,9 @@ traffic = [{ kind = "incast", name = "in", fan_in = 2, receiver = "h0", size = "
 
 
 @pytest.mark.slow
-def test_what_waits_at_the_card_waits_in_the_simulator():
-    """A ring whose hosts have several steps to send at a time, nothing lost. Where connections took turns, steps would be
-    6 % faster on average."""
+def test_kernel_host_queue_is_simulated():
+    """The hosts of a ring have several steps to send at a time, without losses. If connections took turns, steps
+    would be 6 % faster on average."""
 
     def mean(host_queue: str, real: bool = False) -> float:
         chosen = variant("cu-ring", "agreement-tcp", f"emulation.host_queue={host_queue}").with_kernels_tcp()
@@ -121,9 +121,8 @@ def test_what_waits_at_the_card_waits_in_the_simulator():
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
-def test_jumbo_frames(switch, tmp_path):
-    """Packets of 9 kB, six times as large as Ethernet's usual ones. Cables of two lengths, so that it is not a tie which
-    packet comes first."""
+def test_jumbo_frames_agree_with_simulation(switch, tmp_path):
+    """Packets have 9 kB, six times Ethernet's usual size. Cables have two lengths, so that packets do not tie."""
     file = tmp_path / "jumbo.toml"
     file.write_text("""
 name = "jumbo"
@@ -163,8 +162,8 @@ drops = 0.03
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
-def test_two_runs_are_the_same_run(switch, tmp_path):
-    """Byte for byte, with everything random that there is: spraying, losses on cables, ways, DLCP and TCP."""
+def test_virtual_runs_are_byte_identical(switch, tmp_path):
+    """The run contains all kinds of randomness: spraying, losses on cables, paths, DLCP and TCP."""
     text = f"""
 name = "twice"
 seed = 7
@@ -220,10 +219,10 @@ def mean(runs: list[Result], column: str) -> float:
 
 
 @pytest.mark.slow
-def test_as_much_is_dropped_where_everything_is_dropped_several_times():
-    """Senders go on asking what is missing, also when what they ask with is lost, and nobody repeats it but they.
-    Nanoseconds decide about a tenth of the drops here, in both, so these are means of the same runs. Rates go by
-    marks alone, or little is dropped."""
+def test_emulated_drops_agree_under_repeated_loss():
+    """Senders probe for missing packets, even if the probes are lost, and only they repeat them. Nanoseconds decide
+    about a tenth of the drops here, in both, so these are means of the same runs. Rates follow marks alone, or little
+    is dropped."""
     runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp")[: by_profile(3, 2)]
     sims = [simulate(each) for each in runs]
     emus = [virtually(each) for each in runs]
@@ -236,9 +235,9 @@ def test_as_much_is_dropped_where_everything_is_dropped_several_times():
 
 
 @pytest.mark.slow
-def test_a_job_does_the_same_and_tcp_costs_it_what_its_acknowledgements_take():
+def test_emulated_job_agrees_and_tcp_side_channel_adds_drops():
     """By the rules alone as many packets are dropped and marked as in the simulator. Over TCP each Stop and Bitmap is
-    acknowledged, through the port that is full; what those take there data loses, and sends again: so many packets more."""
+    acknowledged through the full port. Data loses that capacity and is retransmitted, which adds as many packets."""
     sims = [simulate(each) for each in job("udp")]
     udp, tcp = ([virtually(each) for each in job(kind)] for kind in ("udp", "tcp"))
     assert mean(udp, "drops_tail") == pytest.approx(mean(sims, "drops_tail"), rel=0.08)
@@ -265,8 +264,8 @@ def slowest(runs: list[Result]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side_channel", ["tcp", "udp"])
-def test_a_slow_receiver(side_channel):
-    """100 Mbit/s among hosts with 1 Gbit/s: as long in both worlds, iterations within 3 % and the p99 within 5 %."""
+def test_emulated_job_with_slow_receiver_agrees_with_simulation(side_channel):
+    """One host has 100 Mbit/s among hosts with 1 Gbit/s. Iterations agree within 3 % and the p99 within 5 %."""
     changes = [("slow-receiver", f"seed={seed}", f'emulation.side_channel="{side_channel}"') for seed in (1, 2)]
     chosen = [load_scenario(name, set=list(those)) for name, *those in changes]
     sims, emus = ([run(each) for each in chosen] for run in (simulate, virtually))
@@ -280,9 +279,9 @@ def virtually(scenario) -> Result:
 
 
 @pytest.mark.slow
-def test_tcp_against_dlcp_through_a_shallow_buffer():
-    """Eight workers into one server, a real job with real gradients: DLCP's iterations are close to what the link
-    allows, the kernel's TCP waits for time-outs."""
+def test_dlcp_is_faster_than_kernel_tcp_with_shallow_buffer():
+    """Eight workers push real gradients to one server. DLCP's iterations are close to the link's limit; the kernel's
+    TCP waits for time-outs."""
     changes = ("job.iterations=2",)
     times = {}
     for policy in ("cubic", "dlcp"):

@@ -56,7 +56,7 @@ def asked_for(path: Path) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize(("connections", "each"), [("fresh", ROUNDS), ("persistent", 1)])
-def test_as_many_connections_as_the_scenario_says(tmp_path, connections, each):
+def test_emulation_opens_as_many_connections_as_configured(tmp_path, connections, each):
     result = run(
         tmp_path,
         "userspace",
@@ -70,9 +70,8 @@ def test_as_many_connections_as_the_scenario_says(tmp_path, connections, each):
 
 
 @pytest.mark.parametrize("switch", ["red", "bpf", "userspace"])
-def test_what_is_counted_is_the_run(tmp_path, switch):
-    """Not how connections come to be and go: neither in time nor in number. A message of one packet needs one, which is
-    acknowledged, and is answered with Stop, which is acknowledged as well."""
+def test_port_counters_exclude_connection_setup_and_teardown(tmp_path, switch):
+    """A message of one packet needs one packet and its acknowledgement, and a Stop and its acknowledgement."""
     sparse = ('traffic=[{kind="incast", name="in", fan_in=1, receiver="h0", size="1kB", rounds=3, period="1ms"}]',)
     ports = {row["port"]: row for row in run(tmp_path, switch, *sparse).ports.to_pylist()}
     assert ports["s0->h0"]["packets"] in (5, 6), "what acknowledges the last Stop may be under way"
@@ -84,7 +83,7 @@ def test_what_is_counted_is_the_run(tmp_path, switch):
     assert counted > 0 and (switch == "red" or len(drops) == counted)
 
 
-def test_hosts_may_be_called_by_their_racks(tmp_path):
+def test_host_names_may_contain_slashes(tmp_path):
     edges = "".join(f'<edge source="tor" target="rack1/h{n}"/>' for n in range(4))
     nodes = "".join(f'<node id="{name}"/>' for name in ("tor", *(f"rack1/h{n}" for n in range(4))))
     (tmp_path / "rack.graphml").write_text(
@@ -100,7 +99,7 @@ def test_hosts_may_be_called_by_their_racks(tmp_path):
 
 
 @pytest.mark.slow
-def test_four_runs_are_the_same_to_the_byte(tmp_path):
+def test_four_virtual_runs_are_byte_identical(tmp_path):
     seen = []
     for number in range(4):
         result = run(tmp_path, "userspace", captures=["s0"], capture_folder=tmp_path / str(number))

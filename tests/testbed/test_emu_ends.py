@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Place:
         ("runner", "testbed: the runner "),
     ],
 )
-def test_a_process_that_dies_is_named_soon(place: Place, victim: str, words: str) -> None:
+def test_killed_process_is_named_within_20_seconds(place: Place, victim: str, words: str) -> None:
     process = place.start("emulate", "long.toml", *USERSPACE)
     runner = place.when_running(process, 4)
     number = {"agent": children(runner)[-1], "switch": children(runner)[0], "runner": runner}[victim]
@@ -60,7 +60,7 @@ ENDED = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"
 @pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize(("sent", "code", "word"), ENDED)
-def test_an_interrupt_keeps_what_was_seen(place: Place, sent: int, code: int, word: str) -> None:
+def test_interrupt_keeps_partial_result(place: Place, sent: int, code: int, word: str) -> None:
     process = place.start("emulate", "long.toml", *USERSPACE, "--out", "kept")
     runner = place.when_running(process)
     assert has_open(runner, DEVICE) or not os.access(DEVICE, os.W_OK), "processors may halt"
@@ -76,7 +76,7 @@ def test_an_interrupt_keeps_what_was_seen(place: Place, sent: int, code: int, wo
 @pytest.mark.virtual
 @needs("uml")
 @pytest.mark.parametrize(("sent", "code", "word"), ENDED)
-def test_an_interrupt_in_virtual_time_keeps_what_was_seen(place: Place, sent: int, code: int, word: str) -> None:
+def test_interrupt_in_virtual_time_keeps_partial_result(place: Place, sent: int, code: int, word: str) -> None:
     process = place.start("emulate", "long.toml", *VIRTUAL, "--out", "kept")
     when_begun(process)
     assert not any(has_open(number, DEVICE) for number in place.ours()), "time stands still: nothing is gained"
@@ -89,7 +89,7 @@ def test_an_interrupt_in_virtual_time_keeps_what_was_seen(place: Place, sent: in
 @pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize("delay", [0.9, 1.5, 2.1])
-def test_an_interrupt_at_any_time(place: Place, delay: float) -> None:
+def test_interrupt_during_startup_ends_cleanly(place: Place, delay: float) -> None:
     process = place.start("emulate", "long.toml", *USERSPACE)
     # Python's own imports come before anything of ours and say what they like; reading the scenario is ours
     maps, patience = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 60
@@ -104,7 +104,7 @@ def test_an_interrupt_at_any_time(place: Place, delay: float) -> None:
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_the_limit_keeps_what_was_seen(place: Place) -> None:
+def test_wall_limit_keeps_partial_result(place: Place) -> None:
     status, said, _ = place.run("emulate", "long.toml", *USERSPACE, "--max-wall", "12s", "--out", "kept")
     assert status == 1 and "time limit reached" in said
     check_partial(place.folder / "kept", "max_wall")
@@ -112,7 +112,7 @@ def test_the_limit_keeps_what_was_seen(place: Place) -> None:
 
 @pytest.mark.virtual
 @needs("uml")
-def test_the_limit_in_virtual_time(place: Place) -> None:
+def test_wall_limit_in_virtual_time_keeps_partial_result(place: Place) -> None:
     status, said, error = place.run("emulate", "long.toml", *VIRTUAL, "--max-wall", "12s", "--out", "kept")
     assert status == 1 and "time limit reached" in said, error
     check_partial(place.folder / "kept", "max_wall")
@@ -133,14 +133,14 @@ def killed(place: Place, wait: Callable[[subprocess.Popen[str]], Any], *argument
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_nothing_is_left_when_it_is_killed(place: Place) -> None:
+def test_killed_emulation_leaves_nothing_behind(place: Place) -> None:
     killed(place, lambda process: place.when_running(process), *USERSPACE)
 
 
 @pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize("backend", ["userspace", "bpf"])
-def test_nothing_is_left_when_it_is_killed_while_it_builds(place: Place, backend: str) -> None:
+def test_emulation_killed_during_setup_leaves_nothing_behind(place: Place, backend: str) -> None:
     def wait(process: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + 60
         while not any("gradwire.emu.control.runner" in words for words in place.ours().values()):
@@ -152,7 +152,7 @@ def test_nothing_is_left_when_it_is_killed_while_it_builds(place: Place, backend
 
 @pytest.mark.virtual
 @needs("uml")
-def test_nothing_is_left_when_it_is_killed_in_virtual_time(place: Place) -> None:
+def test_virtual_emulation_killed_leaves_nothing_behind(place: Place) -> None:
     def wait(process: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + 60
         while not any("time-travel" in words for words in place.ours().values()):
@@ -168,8 +168,8 @@ def test_nothing_is_left_when_it_is_killed_in_virtual_time(place: Place) -> None
 
 @pytest.mark.virtual
 @needs("uml")
-def test_a_run_in_which_nothing_arrives_ends(place: Place) -> None:
-    """A minute of virtual time."""
+def test_emulation_without_progress_ends(place: Place) -> None:
+    """The run ends after a minute of virtual time."""
     lost = SHORT.replace('"100us" }', '"100us", loss = 0.9999 }').replace('"dlcp"', '"constant_rate"')
     (place.folder / "lost.toml").write_text(
         lost.replace("bound = 0.1\ndroppable = true\n", "").replace(", selective_drop = true", "")
@@ -181,7 +181,7 @@ def test_a_run_in_which_nothing_arrives_ends(place: Place) -> None:
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_two_at_once(place: Place) -> None:
+def test_two_emulations_run_concurrently(place: Place) -> None:
     both = [place.start("emulate", "short.toml", "--json", *USERSPACE, "--out", f"out{i}") for i in range(2)]
     for process in both:
         said, errors = process.communicate(timeout=LIMIT_S)
@@ -209,7 +209,7 @@ def check_samples(result: Result, every_ms: int, late_ms: float, share: float) -
 @pytest.mark.virtual
 @needs("uml")
 @pytest.mark.parametrize("backend", ["bpf", "userspace", "red"])
-def test_samples_in_virtual_time(place: Place, backend: str) -> None:
+def test_queue_samples_in_virtual_time(place: Place, backend: str) -> None:
     samples = ("--set", "output.queue_samples=5ms")
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, "--switch", backend, *samples, "--out", "kept")
     assert status == 0, error
@@ -217,7 +217,7 @@ def test_samples_in_virtual_time(place: Place, backend: str) -> None:
 
 
 @needs("namespaces")
-def test_samples_on_the_wall_clock(place: Place) -> None:
+def test_queue_samples_on_the_wall_clock(place: Place) -> None:
     samples = ("--set", "output.queue_samples=10ms", "--set", 'output.sample_ports=["s0"]')
     status, _, error = place.run("emulate", "short.toml", *USERSPACE, *samples, "--out", "kept")
     assert status in (0, 1), error
@@ -226,8 +226,8 @@ def test_samples_on_the_wall_clock(place: Place) -> None:
 
 @pytest.mark.virtual
 @needs("uml")
-def test_a_run_ends_at_its_duration(place: Place) -> None:
-    """Not before, and what is under way is told."""
+def test_emulation_ends_at_its_duration(place: Place) -> None:
+    """It does not end earlier, and reports messages under way."""
     status, _, error = place.run("emulate", "long.toml", *VIRTUAL, "--set", "duration=450ms", "--out", "kept")
     assert status == 0, error
     result = Result.read(place.folder / "kept")
@@ -240,7 +240,7 @@ def test_a_run_ends_at_its_duration(place: Place) -> None:
 
 @pytest.mark.beside
 @needs("root")
-def test_real_machines_take_no_switch_clock_or_captures(place: Place) -> None:
+def test_real_machines_reject_switch_clock_and_pcap_options(place: Place) -> None:
     hosts = "".join(
         f'[[emulation.hosts]]\nname = "h{i}"\naddress = "192.0.2.{i + 1}"\ncommand = ["false"]\n' for i in range(3)
     )

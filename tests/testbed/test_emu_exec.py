@@ -138,7 +138,7 @@ def lines_of(said: str) -> dict[str, list[str]]:
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_ranks_know_who_and_where_they_are(place: Place) -> None:
+def test_ranks_receive_rank_host_and_address(place: Place) -> None:
     (place.folder / "s.toml").write_text(SCENARIO + 'hosts = ["h2", "h0"]\ncongestion = "reno"\n')
     command = ("--out", "o", "--", PYTHON, "tells.py", "{rank}@{host}", "{address}")
     status, said, error = place.run("exec", "s.toml", *USERSPACE, *command)
@@ -158,7 +158,7 @@ def test_ranks_know_who_and_where_they_are(place: Place) -> None:
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_the_first_failure_ends_the_others_and_is_told(place: Place) -> None:
+def test_first_failing_rank_ends_all_ranks_and_is_reported(place: Place) -> None:
     (place.folder / "s.toml").write_text(SCENARIO + 'grace = "100ms"\n')
     code = "import os, sys, time; time.sleep(0.5 if os.environ['RANK'] == '1' else 600); sys.exit(7)"
     began = time.monotonic()
@@ -172,8 +172,8 @@ def test_the_first_failure_ends_the_others_and_is_told(place: Place) -> None:
 @pytest.mark.beside
 @needs("namespaces")
 @pytest.mark.parametrize("how", ["interrupt", "kill", pytest.param("max_wall", marks=pytest.mark.slow)])
-def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
-    """Not even of what does not want to end, and of what ranks have started in sessions of their own."""
+def test_ended_exec_run_leaves_no_process_behind(place: Place, how: str) -> None:
+    """Ranks that ignore SIGTERM, and processes in sessions that they have started, are ended as well."""
     code = (
         "import os, signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.Popen(['sleep', '600'], start_new_session=True); print('begun', flush=True); time.sleep(600)"
@@ -199,8 +199,9 @@ def test_whatever_ends_a_run_nothing_is_left(place: Place, how: str) -> None:
 @pytest.mark.virtual
 @needs("uml")
 @pytest.mark.slow
-def test_a_rank_that_computes_when_it_is_to_end_leaves_a_result(place: Place) -> None:
-    """For longer than the ten seconds that a machine has for ending: nothing in it hears of Ctrl-C meanwhile."""
+def test_interrupt_waits_for_computing_rank_and_keeps_result(place: Place) -> None:
+    """The rank computes for longer than the ten seconds that a virtual machine has for ending. It cannot handle
+    Ctrl-C meanwhile."""
     code = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('enough'): pass\ntime.sleep(600)"
     process = place.start("exec", "s.toml", *VIRTUAL, "--hosts", "h0", "--out", "o", "--", PYTHON, "-c", code)
     assert process.stdout is not None
@@ -218,7 +219,7 @@ def test_a_rank_that_computes_when_it_is_to_end_leaves_a_result(place: Place) ->
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_rules_write_what_programs_do_not_know_of(place: Place) -> None:
+def test_mark_rules_set_priority_and_importance_of_program_packets(place: Place) -> None:
     mark = '[[exec.mark]]\nrank = 1\nport = "8999-9000"\npriority = 2\nimportant = true\n[[exec.mark]]\npriority = 5\n'
     (place.folder / "s.toml").write_text(SCENARIO + mark)
     status, said, error = place.run("exec", "s.toml", *USERSPACE, "--json", "--out", "o", "--", PYTHON, "marked.py")
@@ -233,7 +234,7 @@ def test_rules_write_what_programs_do_not_know_of(place: Place) -> None:
 @pytest.mark.virtual
 @needs("uml")
 @pytest.mark.parametrize("switch", ["bpf", pytest.param("userspace", marks=pytest.mark.slow)])
-def test_a_cable_is_cut_and_mended_when_the_scenario_says(place: Place, switch: str) -> None:
+def test_link_fault_drops_program_packets_during_its_interval(place: Place, switch: str) -> None:
     """Packets leave 5 ms after each 10 ms since the sender began, a few ms into the run."""
     fault = '[[fault]]\nkind = "link_down"\nbetween = ["h1", "s0"]\nat = "310ms"\nuntil = "610ms"\n'
     (place.folder / "s.toml").write_text(SCENARIO + 'hosts = ["h0", "h1"]\n' + fault)
@@ -250,8 +251,8 @@ def test_a_cable_is_cut_and_mended_when_the_scenario_says(place: Place, switch: 
 
 @pytest.mark.virtual
 @needs("uml")
-def test_who_looks_for_what_another_process_of_its_host_holds_lets_it_go_on(place: Place) -> None:
-    """Two ranks of gloo at one host stood still for ever: a thread was woken by who held the lock that it wanted."""
+def test_polling_process_does_not_block_other_processes_of_its_host(place: Place) -> None:
+    """Two ranks of gloo at one host once hung: one polled for a lock whose holder never ran."""
     (place.folder / "held.py").write_text(HELD)
     status, said, error = place.run("exec", "s.toml", *VIRTUAL, "--hosts", "h0", "--", PYTHON, "held.py")
     assert status == 0, error
@@ -260,7 +261,7 @@ def test_who_looks_for_what_another_process_of_its_host_holds_lets_it_go_on(plac
 
 @pytest.mark.virtual
 @needs("uml")
-def test_two_virtual_runs_are_one_and_the_rate_is_the_links(place: Place) -> None:
+def test_virtual_exec_runs_are_identical_at_link_rate(place: Place) -> None:
     pair = str(ROOT / "examples" / "exec" / "pair.py")
     for out in ("a", "b"):
         status, _, error = place.run(
@@ -277,7 +278,7 @@ def test_two_virtual_runs_are_one_and_the_rate_is_the_links(place: Place) -> Non
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_background_traffic_runs_beside_and_a_paused_host_stands_still(place: Place) -> None:
+def test_programs_run_with_background_traffic_and_paused_host(place: Place) -> None:
     more = (
         '[[traffic]]\nkind = "incast"\nname = "in"\nfan_in = 2\nreceiver = "h0"\nsize = "5kB"\nrounds = 4\n'
         'transport = "cubic"\nperiod = "100ms"\n[[fault]]\nkind = "host_paused"\nhost = "h1"\nat = "100ms"\nuntil = "1100ms"\n'
@@ -298,8 +299,8 @@ def test_background_traffic_runs_beside_and_a_paused_host_stands_still(place: Pl
 @pytest.mark.slow
 @pytest.mark.parametrize("reducer", [(), ("--reducer", "topk")], ids=["plain", "topk"])
 def test_ddp_trains_over_a_lossy_network(place: Place, reducer: tuple[str, ...]) -> None:
-    """gloo's gradients come through whole, whatever is lost, and no more of them than a ring of two has to send; a
-    reducer sends a hundredth. The first rank sends the parameters besides, once."""
+    """gloo's gradients arrive complete despite losses, without more bytes than a ring of two needs. A reducer sends a
+    hundredth. The first rank also sends the parameters, once."""
     pytest.importorskip("torch")
     script = str(ROOT / "examples" / "exec" / "ddp.py")
     status, _, error = place.run(
@@ -318,8 +319,9 @@ def test_ddp_trains_over_a_lossy_network(place: Place, reducer: tuple[str, ...])
 
 
 @needs("uml")
-def test_what_computing_took_is_slept_at_marks(place: Place) -> None:
-    """Twice as much of it takes about twice as long: the figure itself is this machine's. Slept is what is said."""
+def test_measured_compute_time_is_slept_at_marks(place: Place) -> None:
+    """A larger computation takes longer in proportion; the time itself depends on this machine. The slept time is the
+    reported one."""
     code = (
         "import gradwire\n"
         "gradwire.mark()\n"
@@ -342,9 +344,10 @@ def test_what_computing_took_is_slept_at_marks(place: Place) -> None:
 
 @pytest.mark.virtual
 @needs("uml")
-def test_computing_takes_what_a_trace_says_and_the_run_replays_as_long(place: Place) -> None:
-    """Whatever this machine takes; and what two ranks send to each other goes on top, as far as it does not overlap.
-    What the program has recorded of itself, replayed as a job on the testbed and simulated, takes what it has taken."""
+def test_compute_time_follows_trace_and_replays_equally_long(place: Place) -> None:
+    """Compute times are those of the trace, whatever this machine takes. Communication between the two ranks adds to
+    it, as far as it does not overlap. The recorded program, replayed as a job on the testbed and simulated, takes as
+    long as the program took."""
     pytest.importorskip("torch")
     script = str(ROOT / "examples" / "exec" / "ddp.py")
     running = place.start(

@@ -27,7 +27,7 @@ TABLES = {
 
 @needs("uml")
 @pytest.mark.parametrize("switch", ["bpf", "red", "userspace"])
-def test_a_job_fares_the_same_in_both_worlds(switch: str) -> None:
+def test_job_with_faults_agrees_in_simulator_and_testbed(switch: str) -> None:
     scenario = build_scenario(TABLES)
     lucky = gradwire.simulate(build_scenario({**TABLES, "fault": []})).iterations.to_pylist()
     simulated = gradwire.simulate(scenario)

@@ -127,12 +127,12 @@ def check(found: dict[str, Any]) -> None:
 
 
 @needs("namespaces", "tool:nsenter")
-def test_agents_that_a_command_starts():
+def test_agents_started_by_command_run_the_scenario():
     check(in_private(by_command))
 
 
 @needs("namespaces", "tool:sshd", "tool:ssh", "tool:ssh-keygen")
-def test_agents_over_ssh(tmp_path):
+def test_agents_started_over_ssh_run_the_scenario(tmp_path):
     check(in_private(by_ssh, str(tmp_path), seconds=120))
 
 
@@ -140,13 +140,13 @@ def host(name: str, **more: Any) -> RealHost:
     return RealHost.model_validate({"name": name, "address": "192.0.2.1", "ssh": "user@node0", **more})
 
 
-def test_ssh_asks_nothing_and_starts_the_agent():
+def test_ssh_command_is_non_interactive_and_starts_the_agent():
     command = machines.command_of(host("h0", python="/opt/gradwire/bin/python"))
     assert command[0] == "ssh" and "BatchMode=yes" in command and command[-2] == "user@node0"
     assert command[-1].endswith("exec /opt/gradwire/bin/python -m gradwire.emu.agent")
 
 
-def test_every_host_needs_a_machine_and_every_machine_a_host():
+def test_hosts_and_machines_must_match():
     from gradwire.emu.planning.planner import make_plan
     from gradwire.workload.resolve import resolve
 
@@ -167,6 +167,6 @@ def test_every_host_needs_a_machine_and_every_machine_a_host():
         ([{"name": "h0", "address": f"192.0.2.{n}", "ssh": "a"} for n in (1, 2)], "hosts: repeat a name"),
     ],
 )
-def test_machines_that_make_no_sense_are_refused(hosts, words):
+def test_invalid_machines_are_rejected(hosts, words):
     with pytest.raises(ScenarioError, match=words):
         build_scenario(tables(hosts), "test")

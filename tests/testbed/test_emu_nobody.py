@@ -97,7 +97,7 @@ def as_nobody(
 
 
 @needs("uml")
-def test_a_user_without_rights_runs_the_testbed_in_virtual_time(place: Path) -> None:
+def test_unprivileged_user_runs_testbed_in_virtual_time(place: Path) -> None:
     ran = as_nobody(place, "fidelity", "short.toml", "--clock", "virtual", "--out", str(place / "out"))
     assert ran.returncode == 0, ran.stderr
     assert "passed" in ran.stdout
@@ -107,7 +107,7 @@ def test_a_user_without_rights_runs_the_testbed_in_virtual_time(place: Path) -> 
     assert (place / "captures" / "s0.pcapng").stat().st_size > 100_000
 
 
-def test_and_is_told_what_he_lacks_for_the_wall_clock(place: Path) -> None:
+def test_error_names_rights_missing_for_wall_clock(place: Path) -> None:
     ran = as_nobody(place, "emulate", "short.toml", "--switch", "bpf")
     assert ran.returncode == 2
     (line,) = ran.stderr.splitlines()
@@ -116,7 +116,7 @@ def test_and_is_told_what_he_lacks_for_the_wall_clock(place: Path) -> None:
 
 
 @needs("namespaces", "tun")
-def test_a_user_who_may_make_namespaces_runs_it_on_the_wall_clock(place: Path) -> None:
+def test_user_with_namespaces_runs_testbed_on_wall_clock(place: Path) -> None:
     may = subprocess.run(
         ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "unshare", "--user", "true"],
         capture_output=True, check=False,

@@ -45,8 +45,9 @@ def mean(result: Result, job: str) -> float:
 
 
 @pytest.mark.parametrize("switch", ["bpf", "userspace"])
-def test_a_packet_goes_to_the_card_when_the_one_before_has_left(switch: str) -> None:
-    """Else tens of kilobytes wait there behind the kernel's TCP, which the rules take for sent, and then leave in a burst."""
+def test_dlcp_packet_reaches_nic_after_previous_packet_has_left(switch: str) -> None:
+    """Otherwise tens of kilobytes would wait behind the kernel's TCP and then leave in a burst. The transport's rules
+    would take them for sent."""
     scenario = build_scenario(SCENARIO)
     sim, emu = simulate(scenario), emulate(scenario, request=Request("virtual", switch))
     waited = {row["port"]: row["peak_queue_bytes"] for row in emu.ports.to_pylist() if row["port"].startswith("h")}

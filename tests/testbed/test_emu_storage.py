@@ -54,9 +54,9 @@ def rows(run: Any) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("switch", ["red", "userspace"])
 @pytest.mark.parametrize("operation", ["read", "write"])
-def test_files_are_read_and_written_as_simulated(operation, switch, tmp_path: Path):
-    """Operation by operation the same messages and bytes, and a request for each stripe that is read, an answer for each
-    that is written; they take as long within 2 % on average, as does all of it."""
+def test_storage_traffic_agrees_with_simulation(operation, switch, tmp_path: Path):
+    """Each operation has the same messages and bytes: a request per stripe read, an answer per stripe written. The
+    times agree within 2 % on average and in total."""
     file = tmp_path / "storage.toml"
     file.write_text(SCENARIO.replace("OPERATION", operation))
     chosen = load_scenario(str(file))

@@ -54,9 +54,10 @@ def trainer(network: Any, reducer: Reducer | None = None, steps: int = 4) -> Tra
 @pytest.mark.slow
 @pytest.mark.virtual
 @needs("uml")
-def test_virtual_time_is_the_same_again(tmp_path: Path) -> None:
-    """Two steps, a checkpoint, two steps, with pauses outside; from the checkpoint on as it was, in another session and without
-    pauses; and from what was recorded, bit by bit. Something is lost, and of no message more than its bound."""
+def test_virtual_training_is_reproducible_from_checkpoint_and_replay(tmp_path: Path) -> None:
+    """A session runs two steps, a checkpoint and two steps, with pauses outside. Another session without pauses
+    continues from the checkpoint with equal results, and so does a replay of the record, bit by bit. Some data is
+    lost, and of no message more than its bound."""
     session = Session(scenario("virtual"))
     try:
         recorded = RecordingNetwork(Simulated(session))
@@ -95,9 +96,9 @@ def test_virtual_time_is_the_same_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs("namespaces", "tun")
 @pytest.mark.parametrize(("transport", "reducer"), [("dlcp", TopK(ratio=0.2)), ("cubic", None)], ids=["dlcp", "cubic"])
-def test_wall_clock_carries_what_is_sent(transport: str, reducer: Reducer | None) -> None:
-    """Encodings cut into packets, of which some are lost for good; and the kernel's TCP, which repeats what is lost. One network
-    for all steps, each of which is checked to the byte by the session itself."""
+def test_wall_clock_training_transfers_encoded_gradients(transport: str, reducer: Reducer | None) -> None:
+    """Encodings are cut into packets, some of which are lost for good; the kernel's TCP retransmits losses. All steps
+    use one network, and the session itself checks each of them to the byte."""
     session = Session(scenario("wall", transport, loss=0.05 if transport == "dlcp" else 0.0))
     try:
         mine = trainer(Simulated(session), reducer, steps=3)
@@ -115,9 +116,9 @@ def test_wall_clock_carries_what_is_sent(transport: str, reducer: Reducer | None
 @pytest.mark.slow
 @pytest.mark.virtual
 @needs("uml")
-def test_answers_of_another_length_take_their_time() -> None:
-    """TernGrad is pushed in 2 bits an element and comes back in 32: the step takes what the line needs for that, and as long as
-    in the simulator."""
+def test_larger_pull_messages_take_proportional_time() -> None:
+    """TernGrad is pushed in 2 bits an element and pulled in 32. A step takes as long as the link needs for that, and
+    as long as in the simulator."""
     one = scenario("virtual", loss=0.0)
     simulator, session = Simulator(one), Session(one)
     try:
@@ -134,7 +135,7 @@ def test_answers_of_another_length_take_their_time() -> None:
         assert emulated.time_ps == pytest.approx(simulated.time_ps, rel=0.1)
 
 
-def test_what_cannot_be_played_is_said_before_anything_is_made() -> None:
+def test_training_session_rejects_unsupported_scenarios() -> None:
     with pytest.raises(ScenarioError, match="flowlet"):
         Session(scenario("virtual", load_balancing="flowlet"))
     with pytest.raises(ScenarioError, match=r"emulation\.hosts"):
@@ -144,7 +145,7 @@ def test_what_cannot_be_played_is_said_before_anything_is_made() -> None:
 
 @pytest.mark.wall
 @needs("namespaces", "tun")
-def test_a_step_that_takes_too_long_ends_it_all() -> None:
+def test_training_step_over_time_limit_closes_session() -> None:
     session = Session(scenario("wall"), limit_s=0.0)
     with pytest.raises(TestbedError, match="step 0 took longer than 0 s"):
         trainer(Simulated(session)).step()

@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
 
 @needs("uml")
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_refused_in_one_line(place: Place, name: str) -> None:
+def test_invalid_arguments_are_rejected_in_one_line(place: Place, name: str) -> None:
     arguments, words = MISTAKES[name]
     (place.folder / "full").mkdir()
     (place.folder / "full" / "kept").write_text("of somebody's")
@@ -57,7 +57,7 @@ def test_mistakes_are_refused_in_one_line(place: Place, name: str) -> None:
     assert not (place.folder / "new").exists()
 
 
-def test_everything_that_the_testbed_cannot_do_is_named_at_once(place: Place) -> None:
+def test_all_unsupported_features_are_named_in_one_error(place: Place) -> None:
     (place.folder / "much.toml").write_text(
         SHORT.replace('"dlcp"', '"hpcc"').replace("selective_drop = true", 'shared_buffer = "64KiB"')
         + """
@@ -94,12 +94,12 @@ delays = true
 
 
 @needs("namespaces")
-def test_a_rate_out_of_reach_is_refused(place: Place) -> None:
+def test_link_rate_beyond_wall_clock_limit_is_rejected(place: Place) -> None:
     status, _, error = place.run("emulate", "short.toml", "--set", "link.rate=100Gbps", *USERSPACE)
     assert status == 2 and "100Gbps, too fast for this machine on the wall clock; expected at most" in error
 
 
-def test_a_backend_that_this_kernel_lacks(place: Place) -> None:
+def test_switch_backend_missing_in_kernel_is_rejected(place: Place) -> None:
     from emu_cases import why_not
 
     if not (why_not("qdisc:red") or "").startswith("needs the queueing"):
@@ -108,7 +108,7 @@ def test_a_backend_that_this_kernel_lacks(place: Place) -> None:
     assert status == 2 and "red: this kernel has no qdisc red" in error and "--clock virtual" in error
 
 
-def test_no_virtual_kernel(place: Place) -> None:
+def test_missing_or_invalid_virtual_kernel_is_reported(place: Place) -> None:
     nowhere = str(place.folder / "cache")
     status, _, error = place.run(
         "emulate", "short.toml", *VIRTUAL, GRADWIRE_UML="", XDG_CACHE_HOME=nowhere, HOME=nowhere
@@ -126,8 +126,8 @@ def test_no_virtual_kernel(place: Place) -> None:
 
 
 @needs("root", "tool:setpriv")
-def test_without_rights(place: Place) -> None:
-    """Root in a container without the rights to namespaces; so is anybody where users may make none."""
+def test_missing_namespace_rights_are_reported(place: Place) -> None:
+    """Root in a container may lack the rights to namespaces, and so may any user."""
     status, _, error = place.run("emulate", "short.toml", before=NO_RIGHTS)
     assert status == 2 and len(error) < 300
     assert "cannot create private namespaces (unshare: " in error and "--clock virtual" in error
@@ -136,12 +136,12 @@ def test_without_rights(place: Place) -> None:
 
 
 @needs("root", "tool:setpriv", "uml")
-def test_virtual_time_needs_no_rights(place: Place) -> None:
+def test_virtual_time_needs_no_namespace_rights(place: Place) -> None:
     status, said, _ = place.run("emulate", "short.toml", *VIRTUAL, "--json", before=NO_RIGHTS)
     assert status == 0 and json.loads(said)["engines"]["base"]["valid"]
 
 
-def test_a_probe_with_nothing_on_the_path(place: Place) -> None:
+def test_probe_works_with_empty_path(place: Place) -> None:
     status, said, error = place.run("probe", "--json", PATH="/nonexistent")
     assert (status, error) == (0, "") and set(json.loads(said)) == {"kernel"}
 
@@ -183,8 +183,8 @@ def full(size: str, folder: Path) -> list[str]:
 
 @needs("namespaces")
 @pytest.mark.parametrize("size", ["4k", "12k"])
-def test_no_room_for_temporary_files(place: Place, size: str) -> None:
-    """For the plan, and for what the runner has seen."""
+def test_full_disk_for_temporary_files_is_reported(place: Place, size: str) -> None:
+    """The plan and the runner's records are temporary files."""
     status, _, error = place.run("emulate", "short.toml", *USERSPACE, before=full(size, place.temporary))
     assert status == 2
     assert error == (
@@ -194,21 +194,21 @@ def test_no_room_for_temporary_files(place: Place, size: str) -> None:
 
 
 @needs("namespaces", "uml")
-def test_no_room_for_temporary_files_in_virtual_time(place: Place) -> None:
+def test_full_disk_for_temporary_files_is_reported_in_virtual_time(place: Place) -> None:
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, before=full("16k", place.temporary))
     assert status == 2 and "cannot write temporary files: No space left on device" in error
 
 
 @needs("namespaces", "uml")
-def test_no_room_for_the_memory_of_a_virtual_machine(place: Place) -> None:
+def test_missing_space_for_virtual_machine_memory_is_reported(place: Place) -> None:
     small = [*full("10m", Path("/dev/shm")), *full("10m", place.temporary)]
     status, _, error = place.run("emulate", "short.toml", *VIRTUAL, before=small)
     assert status == 2 and "no space for the memory of a virtual machine, 1024 MB" in error
 
 
 @needs("namespaces")
-def test_no_room_for_the_result(place: Place) -> None:
-    """What was measured is printed all the same, and kept where there is room."""
+def test_result_is_saved_elsewhere_if_output_disk_is_full(place: Place) -> None:
+    """The measurements are printed as well."""
     small, elsewhere = full("12k", place.folder / "small"), place.folder / "elsewhere"
     elsewhere.mkdir()
     asked = ("emulate", "short.toml", *USERSPACE, "--out", "small/x")
@@ -222,8 +222,7 @@ def test_no_room_for_the_result(place: Place) -> None:
 @pytest.mark.parametrize(
     "backend", [pytest.param("bpf", marks=needs("bpf")), pytest.param("userspace", marks=needs("namespaces"))]
 )
-def test_no_room_for_captures(place: Place, backend: str) -> None:
-    """The run is worth more: its Result is there."""
+def test_full_disk_for_captures_keeps_the_result(place: Place, backend: str) -> None:
     small = full("60k", place.temporary)
     out = ("--pcap", "new", "--out", "kept")
     status, said, error = place.run("emulate", "short.toml", "--switch", backend, *out, before=small)
@@ -231,7 +230,7 @@ def test_no_room_for_captures(place: Place, backend: str) -> None:
     assert "flow completion" in said and Result.read(place.folder / "kept").summary["totals"]["finished"]
 
 
-def test_temporary_files_that_the_inside_would_not_see(place: Place) -> None:
+def test_tmpdir_invisible_in_namespace_is_rejected(place: Place) -> None:
     if not os.access("/run/lock", os.W_OK):
         pytest.skip("needs a folder below /run that can be written to")
     status, _, error = place.run("emulate", "short.toml", *USERSPACE, TMPDIR="/run/lock")

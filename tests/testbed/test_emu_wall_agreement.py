@@ -22,7 +22,7 @@ from gradwire.studies.connect import emulate
 
 @needs("namespaces")
 @pytest.mark.parametrize("policy", ["constant", "dlcp-random"])
-def test_the_simulation_holds_on_the_wall_clock(policy: str) -> None:
+def test_wall_clock_emulation_agrees_with_simulation(policy: str) -> None:
     chosen = load_scenario("agreement-wall").variant(policy)
     emulated = emulate(chosen, request=Request(switch="userspace", answers_late=chosen.fidelity.answers))
     if not emulated.summary["engine"]["valid"]:
@@ -34,8 +34,8 @@ def test_the_simulation_holds_on_the_wall_clock(policy: str) -> None:
 
 
 @needs("namespaces")
-def test_it_notices_another_network() -> None:
-    """A link of 85 % of the rate is further away than is allowed."""
+def test_wall_clock_agreement_detects_a_slower_link() -> None:
+    """A link of 85 % of the rate differs by more than the tolerance."""
     chosen = load_scenario("agreement-wall").variant("constant")
     slower = load_scenario("agreement-wall", set=["link.rate=42.5Mbps"]).variant("constant")
     emulated = emulate(slower, request=Request(switch="userspace"))
@@ -49,7 +49,7 @@ def test_it_notices_another_network() -> None:
 
 @pytest.mark.beside
 @needs("namespaces")
-def test_hosts_that_answer_too_late_for_the_round_trip_disturb_a_comparison(tmp_path: Path) -> None:
+def test_late_host_answers_disturb_a_comparison(tmp_path: Path) -> None:
     """No machine answers within a ten-thousandth of a round trip."""
     place = Place(tmp_path)
     (tmp_path / "case.toml").write_text(f"{SHORT.replace('rounds = 2', 'rounds = 10')}[fidelity]\nanswers = 1e-4\n")

@@ -43,7 +43,7 @@ def cells(text: str, label: str) -> list[str]:
     return [cell.strip() for cell in lines[0].split("|")[1:]]
 
 
-def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
+def test_print_shows_metrics_of_both_runs_within_100_columns(capsys: pytest.CaptureFixture[str]):
     compare([small_result(), faster()]).print()
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
@@ -72,7 +72,7 @@ def test_the_printed_table(capsys: pytest.CaptureFixture[str]):
     assert "of them simulated" not in text
 
 
-def test_hops_that_were_left_out_are_told_from_those_that_were_simulated(capsys: pytest.CaptureFixture[str]):
+def test_table_separates_simulated_packet_hops_from_all_packet_hops(capsys: pytest.CaptureFixture[str]):
     skipped = small_result()
     skipped.timing["packet_hops_simulated"] = 34
     compare([small_result(), skipped]).print()
@@ -81,7 +81,7 @@ def test_hops_that_were_left_out_are_told_from_those_that_were_simulated(capsys:
     assert cells(text, "of them simulated") == ["1,234", "34"]
 
 
-def test_rare_causes_have_a_line_only_where_they_occur(capsys: pytest.CaptureFixture[str]):
+def test_table_omits_rare_drop_causes_that_never_occur(capsys: pytest.CaptureFixture[str]):
     rare = ("drops_evicted", "drops_down", "drops_no_route", "control_marks", "trimmed", "pauses")
     plain = ports() | {column: [0, 0] for column in rare}
     compare([small_result(port_columns=plain)]).print()
@@ -93,7 +93,7 @@ def test_rare_causes_have_a_line_only_where_they_occur(capsys: pytest.CaptureFix
     assert cells(capsys.readouterr().out, "drops: link down") == ["0", "7"]
 
 
-def test_many_runs_stay_readable(capsys: pytest.CaptureFixture[str]):
+def test_table_of_nine_runs_fits_in_100_columns(capsys: pytest.CaptureFixture[str]):
     label = "a rather long label of a policy that somebody wrote"
     compare([small_result(label=f"{label} {number}") for number in range(9)]).print()
     lines = capsys.readouterr().out.splitlines()
@@ -101,12 +101,12 @@ def test_many_runs_stay_readable(capsys: pytest.CaptureFixture[str]):
     assert sum(line.startswith("CE marks") for line in lines) == 3
 
 
-def test_a_single_run_is_not_compared(capsys: pytest.CaptureFixture[str]):
+def test_table_of_a_single_run_has_no_relative_difference(capsys: pytest.CaptureFixture[str]):
     compare([small_result()]).print()
     assert "against the first" not in capsys.readouterr().out
 
 
-def test_headings_tell_runs_apart():
+def test_headings_distinguish_runs():
     def names(*results: Result) -> list[str]:
         return headings(compare(results).flat)
 
@@ -129,7 +129,7 @@ def png_size(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def test_written_files(own_directory: Path):
+def test_write_creates_tables_figures_report_and_results(own_directory: Path):
     comparison = compare([small_result(), faster()])
     folder = comparison.write("out")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -157,8 +157,8 @@ def test_written_files(own_directory: Path):
     assert set(table.column_names) == set(rows[0])
 
 
-def test_the_fastest_of_many_is_held_against_few(own_directory: Path):
-    """The next ones and the slowest; who takes as long is said to."""
+def test_report_compares_fastest_run_with_next_fastest_and_slowest_runs(own_directory: Path):
+    """The sentence names ties, the next runs and the slowest run."""
     many = [("A", 150), ("B", 150), ("C", 160), ("D", 180), ("E", 200), ("F", 300)]
     measured = [(SimpleNamespace(iteration=SimpleNamespace(mean_ps=float(mean))), name) for name, mean in many]
     assert _fastest(measured) == (
@@ -167,7 +167,7 @@ def test_the_fastest_of_many_is_held_against_few(own_directory: Path):
     )
 
 
-def test_the_report_states_figures_of_the_results(own_directory: Path):
+def test_report_states_iteration_times_drops_and_losses(own_directory: Path):
     text = (compare([small_result(), faster()]).write("out") / "report.md").read_text()
     assert "The shortest mean iteration is that of Fast, 150 ps: 25.0 % less than Policy." in text
     assert "Policy: 200 ps per iteration, 60 ps of it computing and 140 ps (70.0 %) waiting" in text
@@ -180,7 +180,7 @@ def test_the_report_states_figures_of_the_results(own_directory: Path):
         assert name in text
 
 
-def test_an_existing_directory_is_refused(own_directory: Path):
+def test_write_refuses_an_existing_directory(own_directory: Path):
     Path("out").mkdir()
     Path("out/mine").touch()
     with pytest.raises(ResultError, match="exists already"):
@@ -188,7 +188,7 @@ def test_an_existing_directory_is_refused(own_directory: Path):
     assert list(Path("out").iterdir()) == [Path("out/mine")]
 
 
-def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: pytest.MonkeyPatch):
+def test_write_removes_output_if_plotting_fails(own_directory: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(*_: Any) -> None:
         raise OSError("no space")
 
@@ -198,12 +198,12 @@ def test_nothing_is_left_when_drawing_fails(own_directory: Path, monkeypatch: py
     assert list(own_directory.iterdir()) == []
 
 
-def test_results_of_one_policy_get_folders_of_their_own(own_directory: Path):
+def test_results_of_the_same_policy_get_distinct_folders(own_directory: Path):
     folder = compare([small_result(), small_result(policy="a/b"), small_result()]).write("out")
     assert sorted(path.name for path in (folder / "results").iterdir()) == ["a_b", "p", "p-2"]
 
 
-def test_partial_and_empty_results_can_be_shown(own_directory: Path, capsys: pytest.CaptureFixture[str]):
+def test_comparison_handles_empty_results(own_directory: Path, capsys: pytest.CaptureFixture[str]):
     empty = Result.build({"name": "case", "policy": "none", "label": "None"}, {})
     comparison = compare([empty, small_result()])
     comparison.print()
@@ -212,7 +212,7 @@ def test_partial_and_empty_results_can_be_shown(own_directory: Path, capsys: pyt
     assert not list(compare([empty]).write("empty").glob("*.png"))
 
 
-def test_a_broken_bound_is_found(own_directory: Path):
+def test_comparison_reports_a_loss_bound_violation(own_directory: Path):
     comparison = compare([small_result(), broken()])
     assert [violation.message for violation in comparison.violations] == [1]
     folder = comparison.write("out")
@@ -222,13 +222,13 @@ def test_a_broken_bound_is_found(own_directory: Path):
     assert "The loss bound is broken 1 times" in (folder / "report.md").read_text()
 
 
-def test_a_loss_without_any_allowance_is_valid_json(own_directory: Path):
+def test_loss_with_zero_bound_yields_valid_json(own_directory: Path):
     folder = compare([small_result(messages(bound=[0.0] * 5))]).write("out")
     json.loads((folder / "comparison.json").read_text(), parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("doctor", [broken, lambda: small_result(messages(received_bytes=[900, 950, 970, 1000, 0]))])
-def test_the_command_fails_on_a_doctored_result(doctor: Any, own_directory: Path):
+def test_compare_command_exits_with_1_on_loss_bound_violation(doctor: Any, own_directory: Path):
     doctor().write("doctored")
     small_result().write("sound")
     assert CliRunner().invoke(cli.app, ["compare", "sound"]).exit_code == 0
@@ -239,13 +239,13 @@ def test_the_command_fails_on_a_doctored_result(doctor: Any, own_directory: Path
     assert Path("out/report.md").exists()  # what is wrong can be looked at
 
 
-def test_json_on_stdout_and_nothing_else(own_directory: Path):
+def test_compare_json_prints_only_json(own_directory: Path):
     small_result().write("sound")
     done = CliRunner().invoke(cli.app, ["compare", "sound", "--json"])
     assert json.loads(done.stdout)["runs"][0]["jobs"][0]["marks"] == 30
 
 
-def test_no_infinity_in_json_on_stdout(own_directory: Path):
+def test_compare_json_contains_no_infinity(own_directory: Path):
     small_result(messages(bound=[0.0] * 5)).write("none-allowed")
     done = CliRunner().invoke(cli.app, ["compare", "none-allowed", "--json"])
     json.loads(done.stdout, parse_constant=pytest.fail)

@@ -44,8 +44,8 @@ def _two_racks(**engine: Any) -> Result:
     return Result.build({"name": "r", "engine": engine}, {name: _table(name, each) for name, each in tables.items()})
 
 
-def test_useful_share_by_hand():
-    """Of message 0: 13 leave h0, so 9 of 13 are useful up to leaf1's door, 11 of them cross it and reach h2's link."""
+def test_useful_share_of_links_matches_hand_computed_values():
+    """Of message 0, 13 packets leave h0, 11 reach h2's link, and 9 are useful."""
     found = {each.name: (each.sent, each.useful, each.busiest, each.upstream) for each in bundles(_two_racks())}
     assert found == {
         "h0->leaf0": (13, 9, "h0->leaf0", True),
@@ -64,8 +64,8 @@ def test_useful_share_is_unknown_on_the_testbed():
     assert bundles(_two_racks(kind="emulation")) == []
 
 
-def test_details_by_hand():
-    """Of `analysis_cases`: messages 2 and 4 met time-outs, 2 is the slowest push; the pull is the slowest of all."""
+def test_detailed_metrics_match_hand_computed_values():
+    """Messages 2 and 4 had time-outs, message 2 is the slowest push, and the pull is the slowest message."""
     found = detailed_metrics(Result.build({"name": "r"}, {"messages": messages()}), "j")
     assert dict(found.again) == {"push": pytest.approx(3 / 30), "pull": 0.0}
     assert (found.timed_out, found.messages, found.timeouts) == (2, 5, 3)
@@ -74,8 +74,8 @@ def test_details_by_hand():
     assert (found.from_release.mean_ps, found.from_release.p50_ps, found.from_release.max_ps) == (19.5, 10, 40)
 
 
-def test_a_tail_of_time_outs():
-    """The slowest message met one; by class; and it can be printed."""
+def test_tail_share_counts_slowest_messages_with_timeouts():
+    """The slowest message had a time-out; completion times are split by priority class."""
     table = messages(timeouts=[0, 0, 0, 1, 0], priority=[0, 0, 3, 3, 0])
     found = detailed_metrics(Result.build({"name": "r"}, {"messages": table}), "j")
     assert found.tail_timed_out == 1.0
@@ -84,8 +84,8 @@ def test_a_tail_of_time_outs():
     assert cells["  of the slowest 1 %"] == ["100 %"] and cells["messages with a time-out"] == ["1"]
 
 
-def test_unknown_time_outs_are_said_to_be():
-    """A kernel does not tell."""
+def test_unknown_timeouts_are_printed_as_dash():
+    """The kernel does not report time-outs."""
     found = detailed_metrics(
         Result.build({"name": "r"}, {"messages": messages(timeouts=[-1] * 5, released_ps=[-1] * 5)}), "j"
     )

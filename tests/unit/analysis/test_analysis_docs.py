@@ -29,13 +29,13 @@ def load_reference() -> Any:
 
 
 @pytest.mark.parametrize(("page", "made"), [("scenario.md", "reference"), ("sweeps.md", "sweep_reference")])
-def test_the_references_are_up_to_date(page: str, made: str):
+def test_generated_reference_pages_are_up_to_date(page: str, made: str):
     reference = load_reference()
     written = (DOCS / page).read_text(encoding="utf-8").split(reference.MARKER)[1]
     assert reference.MARKER + written == getattr(reference, made)(), "run: python docs/reference.py"
 
 
-def test_every_key_is_explained():
+def test_reference_explains_every_scenario_and_sweep_key():
     reference = load_reference()
     for _, model in (*reference.SECTIONS, *reference.SWEEP_SECTIONS):
         for name in model.model_fields:
@@ -43,7 +43,7 @@ def test_every_key_is_explained():
                 assert reference.meaning(model, name), (model, name)
 
 
-def test_nothing_is_explained_that_does_not_exist():
+def test_reference_explains_only_existing_keys():
     reference = load_reference()
     known = {
         (model.__name__, name)
@@ -54,14 +54,14 @@ def test_nothing_is_explained_that_does_not_exist():
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_column_of_a_result_is_described(table: str):
+def test_results_page_describes_every_table_column(table: str):
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     section = text.split(f"### {table}\n")[1].split("\n#")[0]
     described = re.findall(r"^\| `(\w+)` \| (\w+) \|", section, flags=re.MULTILINE)
     assert dict(described) == dict(TABLES[table])
 
 
-def test_every_column_of_a_comparison_is_described():
+def test_results_page_describes_every_comparison_column():
     text = (DOCS / "results.md").read_text(encoding="utf-8").split("### Columns of comparison.csv")[1]
     described = set(re.findall(r"`(\w+)`", text))
     columns = flat_row(compare([small_result()]).flat[0], "x")
@@ -89,7 +89,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_links_lead_somewhere(page: Path):
+def test_relative_links_of_pages_exist(page: Path):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http:", "https:")) and target != "benchmarks/README.md":
             assert (page.parent / target).exists(), target
@@ -102,7 +102,7 @@ def test_library_scenarios_can_be_loaded(name: str):
     assert scenario.variants()
 
 
-def test_pictures_are_small():
+def test_documentation_images_are_below_200_kb():
     pictures = sorted((DOCS / "images").glob("*.png"))
     assert pictures
     for picture in pictures:

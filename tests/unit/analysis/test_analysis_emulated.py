@@ -35,7 +35,7 @@ def emulated(wire: str = "udp", engine: dict[str, Any] | None = None, **tables: 
     return Result.build(summary, every | tables)
 
 
-def test_packet_hops_are_the_simulators_alone(capsys: pytest.CaptureFixture[str]):
+def test_packet_hops_are_shown_for_simulated_runs_only(capsys: pytest.CaptureFixture[str]):
     compare([emulated()]).print()
     assert "packet-hops" not in capsys.readouterr().out
     compare([small_result(), emulated()]).print()
@@ -44,7 +44,7 @@ def test_packet_hops_are_the_simulators_alone(capsys: pytest.CaptureFixture[str]
     assert cells(text, "simulated per second") == ["5.00 M", "-"]
 
 
-def test_headings_say_which_run_is_which():
+def test_headings_distinguish_simulated_and_emulated_runs():
     def names(*results: Result) -> list[str]:
         return headings(compare(results).flat)
 
@@ -58,14 +58,14 @@ def test_headings_say_which_run_is_which():
     assert result_folders([emulated(), emulated()]) == ["p", "p-2"]
 
 
-def test_a_disturbed_run_is_never_shown_as_if_nothing_were():
+def test_headings_mark_disturbed_runs():
     noisy = emulated(engine={"valid": False, "disturbed": ["h0: a timer was 20 ms late"]})
     assert headings(compare([noisy]).flat) == ["Policy (disturbed)"]
     noisy.summary["totals"] = noisy.summary["totals"] | {"finished": False}
     assert headings(compare([noisy]).flat) == ["Policy (interrupted, disturbed)"]
 
 
-def test_the_report_says_what_it_ran_on(tmp_path: Path):
+def test_report_states_clock_switch_and_kernel_of_the_testbed(tmp_path: Path):
     noisy = emulated(engine={"valid": False, "disturbed": ["a timer was late"], "substitutions": ["no netem"]})
     noisy.summary["totals"] = noisy.summary["totals"] | {"finished": False, "ended_by": "max_wall"}
     comparison = compare([small_result(), noisy])
@@ -79,7 +79,7 @@ def test_the_report_says_what_it_ran_on(tmp_path: Path):
     assert comparison.cut_short == ["case p, at 700 ps of the run"]
 
 
-def test_what_nobody_counted_is_not_none():
+def test_missing_counters_are_unknown_instead_of_zero():
     machines = emulated(ports={})
     found = measure(machines)[0]
     assert (found.drops_tail, found.marks, found.dropped) == (-1, -1, -1)
@@ -94,7 +94,7 @@ def test_what_nobody_counted_is_not_none():
     assert measure(partly)[0].dropped == -1
 
 
-def test_the_report_does_not_say_that_nothing_was_dropped_where_nobody_counted(tmp_path: Path):
+def test_report_does_not_claim_zero_drops_without_port_counters(tmp_path: Path):
     text = (compare([emulated(ports={})]).write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
     assert "drops were not counted" in text and "no packet was dropped" not in text
 
@@ -103,7 +103,7 @@ def numbers_below_zero(text: str) -> list[str]:
     return re.findall(r"(?<![\w.>-])-\d", text)
 
 
-def test_unknown_queues_and_marks_are_no_numbers(capsys: pytest.CaptureFixture[str]):
+def test_unknown_queues_and_marks_are_printed_without_numbers(capsys: pytest.CaptureFixture[str]):
     found = describe(emulated("tcp"))
     print_telemetry(found, wanted=False)
     text = capsys.readouterr().out
@@ -130,7 +130,7 @@ def lost(message: int) -> dict[str, list[Any]]:
     }  # fmt: skip
 
 
-def test_losses_by_layer_need_every_loss_with_its_message():
+def test_losses_by_layer_require_the_message_of_every_drop():
     seen = describe(emulated(drops=lost(2)))
     assert [entry["lost"] for entry in seen["layers"]] == [0, 19]
     assert seen["drops"][0]["data"] is True
@@ -144,7 +144,7 @@ def test_losses_by_layer_need_every_loss_with_its_message():
     assert [entry["lost"] for entry in tcp["layers"]] == [None, None]
 
 
-def test_samples_at_any_times_are_put_at_multiples_of_their_period():
+def test_irregular_queue_samples_are_resampled_at_their_period():
     times = [100, 200, 301, 1000]
     samples = {
         "time_ps": times, "port": ["a->b"] * 4, "queue_bytes": [5, 7, 0, 3], "sent_bytes": [100, 200, 200, 899],
@@ -158,7 +158,7 @@ def test_samples_at_any_times_are_put_at_multiples_of_their_period():
     assert len(series(small_result())) == 0
 
 
-def test_samples_of_a_long_run_stay_few():
+def test_resampled_queue_samples_of_a_long_run_are_limited():
     times = [1000, 2001, 3003, 10**13 + 7]
     samples = {
         "time_ps": times, "port": ["a->b"] * 4, "queue_bytes": [0] * 4, "sent_bytes": [0] * 4, "rate_bps": [10**9] * 4,

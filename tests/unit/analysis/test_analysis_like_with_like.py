@@ -50,7 +50,7 @@ def row(rows: list[TableRow], label: str) -> list[str]:
     return found
 
 
-def test_the_steady_state_is_without_the_first_and_the_last_iteration():
+def test_steady_state_excludes_first_and_last_iteration():
     found = measure(small_result(iteration_columns=run_of([50, 100, 120, 140, 900], workers=2)))[0]
     assert found.steady == IterationSpan(1, 3, 5)
     assert (found.iteration.count, found.iteration.mean_ps, found.iteration.max_ps) == (6, 120, 140)
@@ -60,12 +60,12 @@ def test_the_steady_state_is_without_the_first_and_the_last_iteration():
 @pytest.mark.parametrize(
     ("count", "words"), [(0, "none"), (1, "all of 0"), (2, "all of 0-1"), (3, "1 of 0-2"), (5, "1-3 of 0-4")]
 )
-def test_a_figure_says_which_iterations_it_is_of(count: int, words: str):
+def test_iteration_span_names_its_iterations(count: int, words: str):
     assert str(IterationSpan.steady(count)) == words
 
 
 @pytest.mark.parametrize(("samples", "p99"), [(99, None), (100, 99), (101, 100)])
-def test_there_is_a_p99_from_a_hundred_values_on(samples: int, p99: int | None):
+def test_p99_requires_100_samples(samples: int, p99: int | None):
     found = measure(small_result(iteration_columns=run_of([1, *range(1, samples + 1), 999])))[0]
     assert (found.iteration.count, found.iteration.p99_ps) == (samples, p99)
     words = "iteration time, " + ("max" if p99 is None else "p99")
@@ -73,19 +73,19 @@ def test_there_is_a_p99_from_a_hundred_values_on(samples: int, p99: int | None):
     assert row(table.rows, words) == ["99 ps (99 samples)" if p99 is None else f"{p99} ps"]
 
 
-def test_where_one_run_has_too_few_values_all_show_their_largest():
+def test_table_shows_maxima_if_one_run_has_too_few_samples_for_p99():
     many, few = (small_result(iteration_columns=run_of([1, *[7] * n, 9])) for n in (100, 3))
     (table,) = compare([many, few]).tables
     assert row(table.rows, "iteration time, max") == ["7 ps (100 samples)", "7 ps (3 samples)"]
 
 
-def test_a_job_is_held_against_the_same_job():
+def test_jobs_are_compared_with_the_same_job():
     (jobs, _) = compare([two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")]).tables
     assert jobs.names == ["Policy, vision", "Policy, text", "Other, vision", "Other, text"]
     assert row(jobs.rows, "against the first") == ["-", "-", "-50.0 %", "+50.0 %"]
 
 
-def test_times_of_other_work_or_of_a_filling_network_are_not_held_against_each_other():
+def test_iteration_times_of_unlike_workloads_or_spans_are_not_compared():
     scenario = '[[job]]\nname = "j"\ntrace = "{}"\n'
     first, other = small_result(), small_result()
     first = Result(**vars(first) | {"scenario": scenario.format("resnet50")})
@@ -96,7 +96,7 @@ def test_times_of_other_work_or_of_a_filling_network_are_not_held_against_each_o
     assert row(table.rows, "against the first") == ["-", "-"]
 
 
-def test_drops_of_the_network_are_shown_once(capsys: pytest.CaptureFixture[str]):
+def test_drops_of_a_network_shared_by_jobs_are_shown_once(capsys: pytest.CaptureFixture[str]):
     comparison = compare([two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")])
     (jobs, network) = comparison.tables
     assert not [each for each in jobs.rows if "drops" in each.label]
@@ -106,7 +106,7 @@ def test_drops_of_the_network_are_shown_once(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.count("drops: tail") == 1
 
 
-def test_a_job_beside_traffic_is_not_charged_with_its_drops():
+def test_drops_are_not_attributed_to_a_job_that_runs_beside_traffic():
     kinds = messages(job=["j", "j", "web", "web", "web"], kind=["push", "push", "flow", "flow", "flow"])
     (jobs, network) = compare([small_result(kinds)]).tables
     assert jobs.names == network.names == ["Policy"]
@@ -114,7 +114,7 @@ def test_a_job_beside_traffic_is_not_charged_with_its_drops():
     assert row(jobs.rows, "retransmissions") == ["1"]
 
 
-def test_the_report_holds_jobs_and_networks_apart(tmp_path: Path):
+def test_report_separates_jobs_from_networks(tmp_path: Path):
     runs = [two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")]
     text = (compare(runs).write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
     assert "The shortest mean iteration is that of Other, vision, 50 ps: 50.0 % less than Policy, vision." in text
@@ -125,8 +125,8 @@ def test_the_report_holds_jobs_and_networks_apart(tmp_path: Path):
     assert [(line["first_iteration"], line["last_iteration"]) for line in lines] == [("0", "1")] * 4
 
 
-def test_messages_are_those_of_the_steady_state_as_well():
-    """Five iterations, one push in each: those of the first and the last take far longer, and do not count."""
+def test_completion_times_exclude_first_and_last_iteration():
+    """The pushes of the first and the last of five iterations take longest and do not count."""
     sent = messages(iteration=[0, 1, 2, 3, 4], kind=["push"] * 5, start_ps=[0] * 5, end_ps=[10**9, 10, 20, 30, 10**9])
     found = measure(small_result(sent, run_of([100] * 5)))[0].completion["push"]
     assert (found.count, found.mean_ps, found.max_ps) == (3, 20, 30)
@@ -134,8 +134,8 @@ def test_messages_are_those_of_the_steady_state_as_well():
     assert (found.count, found.max_ps) == (5, 10**9), "without a steady state all of them count"
 
 
-def test_the_bound_is_checked_of_every_message_and_the_report_says_so():
-    """Of five iterations, three are the steady state; the bound holds in all of them."""
+def test_loss_bound_is_checked_for_messages_of_all_iterations():
+    """Three of five iterations are the steady state; the report counts the messages of all five."""
     sent = messages(iteration=[0, 1, 2, 3, 4], end_ps=[15, 25, 35, 45, 55], received_bytes=[1000, 950, 970, 1000, 1000])
     text = report(compare([small_result(sent, run_of([100] * 5))]), [], ["one"])
     assert "No message of 5 was delivered with more loss than its bound." in text

@@ -13,7 +13,7 @@ from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import CAUSES, TABLES
 
 
-def test_iteration_time_and_exposed_communication():
+def test_iteration_time_and_exposed_communication_match_hand_computation():
     found = measure(small_result())[0]
     # Two workers, two iterations: 100, 300 and 120, 280 ps; 60 ps of each computing.
     assert found.iteration.count == 4
@@ -24,7 +24,7 @@ def test_iteration_time_and_exposed_communication():
     assert found.exposed_share == pytest.approx(560 / 800)
 
 
-def test_completion_by_kind_leaves_out_what_is_under_way():
+def test_completion_by_kind_excludes_undelivered_messages():
     found = measure(small_result())[0]
     # push: 10, 20, 30 ps; pull: 40 ps and one under way
     assert list(found.completion) == ["all", "push", "pull"]
@@ -43,12 +43,12 @@ def test_drops_and_marks_are_sums_over_ports():
     assert (found.trimmed, found.pauses) == (4, 3)
 
 
-def test_every_cause_of_drops_is_counted():
+def test_every_drop_cause_has_a_counter():
     assert set(DROPS) == {column for column in TABLES["ports"] if column.startswith("drops_")}
     assert len(DROPS) == len(CAUSES)
 
 
-def test_packets_speed_and_provenance():
+def test_metrics_hold_packet_counts_speed_and_provenance():
     found = measure(small_result())[0]
     assert (found.sent_packets, found.retransmitted, found.data_packets) == (56, 3, 50)
     assert (found.packet_hops, found.hops_per_s, found.simulated_ps) == (1234, 5e6, 700)
@@ -56,7 +56,7 @@ def test_packets_speed_and_provenance():
     assert found.finished
 
 
-def test_worst_loss_is_the_one_nearest_to_its_bound():
+def test_worst_loss_is_the_message_nearest_to_its_bound():
     # 50 of 1000 bytes with a bound of 0.1 is half of it; 30 of 1000 with a bound of 0.04 is three quarters.
     loss = measure(small_result())[0].loss
     assert (loss.message, loss.lost_bytes, loss.allowed_bytes, loss.bytes) == (2, 30, 40, 1000)
@@ -66,18 +66,18 @@ def test_worst_loss_is_the_one_nearest_to_its_bound():
     assert loss.total_share == 80 / 4000  # the fifth message has not been delivered
 
 
-def test_loss_of_what_may_not_be_lost_is_worst_of_all():
+def test_loss_with_zero_bound_is_the_worst_loss():
     broken = small_result(messages(bound=[0.1, 0.1, 0.0, 0.0, 0.0]))
     loss = measure(broken)[0].loss
     assert (loss.message, loss.lost_bytes, loss.allowed_bytes, loss.used) == (2, 30, 0, float("inf"))
 
 
-def test_no_loss():
+def test_worst_loss_of_a_lossless_run_is_zero():
     loss = measure(small_result(messages(lost_bytes=[0] * 5, received_bytes=[1000] * 5)))[0].loss
     assert (loss.message, loss.lost_bytes, loss.used, loss.total_share) == (-1, 0, 0.0, 0.0)
 
 
-def test_jobs_are_measured_apart():
+def test_metrics_are_computed_per_job():
     result = small_result(
         messages(job=["a", "a", "b", "b", "b"]), iterations(job=["b", "a", "b", "a"], exposed_ps=[1, 2, 3, 4])
     )
@@ -88,7 +88,7 @@ def test_jobs_are_measured_apart():
     assert first.marks == second.marks == 30  # ports know no jobs
 
 
-def test_an_empty_result_has_metrics_too():
+def test_empty_result_yields_zero_metrics():
     found = measure(Result.build({}, {}))
     assert len(found) == 1
     assert found[0].iteration.count == found[0].completion["all"].count == found[0].packet_hops == 0
@@ -107,11 +107,11 @@ def test_an_empty_result_has_metrics_too():
         ([1, 2, 3], 1.0, 3),
     ],
 )
-def test_percentile(values: list[int], share: float, expected: int):
+def test_percentile_matches_known_values(values: list[int], share: float, expected: int):
     assert percentile(np.array(values, dtype=np.int64), share) == expected
 
 
-def test_percentile_is_the_definition():
+def test_percentile_matches_its_definition_on_random_values():
     generator = np.random.default_rng(7)
     for _ in range(50):
         values = generator.integers(0, 20, generator.integers(1, 40))
@@ -120,13 +120,13 @@ def test_percentile_is_the_definition():
             assert percentile(values, share) == min(enough)
 
 
-def test_interrupted_runs_say_so():
+def test_metrics_mark_an_interrupted_run_as_unfinished():
     result = small_result()
     result.summary["totals"] = {"finished": False, "simulated_ps": 9}
     assert not measure(result)[0].finished
 
 
-def test_everything_is_plain_for_json():
+def test_metrics_are_json_serialisable():
     import json
 
     data: dict[str, Any] = json.loads(json.dumps(measure(small_result())[0].as_dict()))
@@ -134,7 +134,7 @@ def test_everything_is_plain_for_json():
     assert data["loss"]["lost_bytes"] == 30
 
 
-def test_ports_may_be_missing_as_in_an_early_interrupt():
+def test_metrics_handle_missing_port_counters():
     result = small_result(port_columns={})
     assert measure(result)[0].drops_tail == 0
     assert ports()["port"] == ["a->b", "b->c"]

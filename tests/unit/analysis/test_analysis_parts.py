@@ -26,7 +26,7 @@ def told(result: Result) -> dict[str, Any]:
     ("name", "policy", "changes"),
     [("incast", "dlcp", ["job.iterations=3"]), ("loss", "step", ["job.iterations=2"]), ("incast-mix", "dlcp", [])],
 )
-def test_figures_are_those_of_the_whole_tables(
+def test_blockwise_comparison_equals_whole_table_comparison(
     name: str, policy: str, changes: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     scenario = load_scenario(name, policy=policy, set=changes)

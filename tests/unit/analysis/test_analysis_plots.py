@@ -38,12 +38,12 @@ def inside(figure: Figure) -> None:
     assert drawn.x1 <= figure.get_figwidth() + 0.02 and drawn.y1 <= figure.get_figheight() + 0.02, drawn
 
 
-def test_no_two_of_many_curves_look_alike():
+def test_line_styles_of_56_curves_are_distinct():
     looks = [(each["color"], str(each["linestyle"])) for each in map(line_style, range(56))]
     assert len(set(looks)) == 56
 
 
-def test_the_legend_names_the_curves_of_all_panels():
+def test_legend_names_curves_of_all_panels():
     push = small_result(messages(kind=["push"] * 5), label="Pushes")
     ring = small_result(messages(kind=["all_gather"] * 5), label="Ring")
     figure = completion_time(runs_of(push, ring))
@@ -52,7 +52,7 @@ def test_the_legend_names_the_curves_of_all_panels():
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_nothing_is_clipped(count: int):
+def test_figures_are_not_clipped(count: int):
     results = [small_result(label=f"a policy with a long name, {number}") for number in range(count)]
     runs = runs_of(*results)
     for figure in (iteration_time(runs), completion_time(runs), retransmissions([entry for _, entry in runs])):
@@ -61,8 +61,8 @@ def test_nothing_is_clipped(count: int):
         assert figure.get_figwidth() == 7.16
 
 
-def test_the_tail_of_completion_times_can_be_seen():
-    """99 messages of 1 ms and below, two late ones: the curve ends at the share that the latest is, 1 of 200."""
+def test_completion_plot_shows_the_tail_on_log_axes():
+    """The curve of 200 messages ends at the share of the slowest message, 0.5 %."""
     times = [n * 5_000_000 for n in range(1, 199)] + [7_000_000_000, 9_000_000_000]
     figure = completion_time(runs_of(small_result(many_messages(times))))
     assert figure is not None
@@ -75,21 +75,21 @@ def test_the_tail_of_completion_times_can_be_seen():
     assert "p99" in axes.get_title(loc="left")
 
 
-def test_few_messages_have_no_p99_to_be_marked():
+def test_completion_plot_marks_no_p99_for_few_messages():
     figure = completion_time(runs_of(small_result()))
     assert figure is not None
     assert not [axes for axes in figure.axes if "p99" in axes.get_title(loc="left")]
     assert [len(axes.lines) for axes in figure.axes] == [1, 1]
 
 
-def test_the_curve_of_equal_times_is_whole():
+def test_completion_plot_of_equal_times_is_one_point():
     figure = completion_time(runs_of(small_result(many_messages([4_000_000_000] * 150))))
     assert figure is not None
     x, y = figure.axes[0].lines[0].get_data()
     assert (list(x), list(y)) == ([4], [100])
 
 
-def test_bars_are_of_the_steady_state_and_dots_of_every_iteration():
+def test_bars_average_the_steady_state_and_dots_show_every_iteration():
     milliseconds = [n * 1_000_000_000 for n in (5, 10, 20, 90)]
     figure = iteration_time(runs_of(small_result(iteration_columns=run_of(milliseconds))))
     assert figure is not None
@@ -99,7 +99,7 @@ def test_bars_are_of_the_steady_state_and_dots_of_every_iteration():
     assert (steady, hollow) == ([10, 20], [5, 90])
 
 
-def test_drops_of_a_network_are_drawn_once():
+def test_drops_of_a_shared_network_are_drawn_once():
     metrics = compare([two_jobs(1, 2), two_jobs(3, 4, policy="b", label="B")]).metrics
     figure = retransmissions(whole_networks(metrics))
     assert figure is not None
@@ -109,7 +109,7 @@ def test_drops_of_a_network_are_drawn_once():
 
 
 @pytest.mark.parametrize(("kind", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_pictures_have_the_format_that_was_asked_for(kind: str, magic: bytes, own_directory: Path):
+def test_compare_writes_figures_in_the_requested_format(kind: str, magic: bytes, own_directory: Path):
     small_result().write("one")
     done = CliRunner().invoke(cli.app, ["compare", "one", "--plots", kind, "--out", "out"])
     assert done.exit_code == 0, done.output
@@ -119,14 +119,14 @@ def test_pictures_have_the_format_that_was_asked_for(kind: str, magic: bytes, ow
     assert f"[iteration_time.{kind}](iteration_time.{kind})" in Path("out/report.md").read_text()
 
 
-def test_a_result_can_have_pictures_beside_its_tables(own_directory: Path):
+def test_write_alone_puts_figures_beside_result_tables(own_directory: Path):
     folder = compare([small_result()]).write_alone("out", "svg")
     assert (folder / "iteration_time.svg").exists()
     assert Result.read(folder).messages.equals(small_result().messages)
     assert not [path for path in folder.iterdir() if path.is_dir()]
 
 
-def test_an_unknown_format_is_refused_before_anything_runs(own_directory: Path):
+def test_unknown_plot_format_is_refused_before_the_run(own_directory: Path):
     for command in (["compare", "demo"], ["run", "demo"], ["demo"]):
         done = CliRunner().invoke(cli.app, [*command, "--plots", "gif", "--out", "out"])
         assert done.exit_code == 2

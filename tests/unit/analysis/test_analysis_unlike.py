@@ -41,7 +41,9 @@ def run_with(scenario: str, label: str = "Policy", **summary: Any) -> Result:
         (STAR + JOB + '[[fault]]\nkind = "link_down"\n', "faults (link_down, not none)"),
     ],
 )
-def test_what_differs_is_said(other: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_comparison_names_differences_other_than_policy(
+    other: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
     comparison = compare([run_with(STAR + JOB), run_with(other, "Other")])
     sentence = f"Other differs from Policy in more than policy: {words}"
     assert comparison.differences == [sentence] == comparison.as_dict()["differences"]
@@ -50,16 +52,16 @@ def test_what_differs_is_said(other: str, words: str, capsys: pytest.CaptureFixt
     assert f"* {sentence}." in (comparison.write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
 
 
-def test_policies_are_no_difference():
+def test_differing_policies_are_not_reported():
     one, other = (f'transport = "{name}"\nload_balancing = "ecmp"\n{STAR}{JOB}' for name in ("dctcp", "dlcp"))
     assert compare([run_with(one), run_with(other)]).differences == []
 
 
-def test_a_default_written_out_is_no_difference():
+def test_explicit_default_value_is_not_a_difference():
     assert compare([run_with(STAR + JOB), run_with(STAR + JOB + "iterations = 5\n")]).differences == []
 
 
-def test_what_is_not_known_is_said():
+def test_comparison_notes_results_without_a_scenario():
     first, second = small_result(), run_with(STAR + JOB)
     assert (
         compare([first, second])
@@ -74,37 +76,37 @@ def test_what_is_not_known_is_said():
     assert compare([first]).differences == compare([first, first]).differences == []
 
 
-def test_what_differs_alike_is_said_once():
+def test_common_difference_of_several_runs_is_reported_once():
     other = run_with(STAR.replace("10Gbps", "40Gbps") + JOB, "Fast")
     (sentence,) = compare([run_with(STAR + JOB), other, other, other]).differences
     assert sentence.startswith("Fast [1], Fast [2] and Fast [3] differ from Policy in more than policy: links")
 
 
-def test_a_trace_of_other_content_is_said_beside_the_rest():
+def test_trace_content_is_reported_beside_other_differences():
     other = run_with(STAR.replace("10Gbps", "40Gbps") + JOB, "Other", trace_hash="1" * 16)
     (sentence,) = compare([run_with(STAR + JOB), other]).differences
     assert "links" in sentence and sentence.endswith("a trace of the same name has different content")
 
 
-def test_a_trace_of_the_same_name_may_be_another_one():
+def test_traces_of_equal_name_and_different_content_are_reported():
     comparison = compare([run_with(STAR + JOB), run_with(STAR + JOB, "Other", trace_hash="1" * 16)])
     assert comparison.differences[0].endswith("a trace of the same name has different content")
 
 
-def test_a_file_may_be_another_one():
+def test_topology_files_of_different_content_are_reported():
     inputs = [{"topology.file": digit * 64} for digit in "12"]
     comparison = compare([run_with(STAR + JOB, inputs=inputs[0]), run_with(STAR + JOB, "Other", inputs=inputs[1])])
     assert comparison.differences[0].endswith("the file of topology.file has different content")
 
 
 @pytest.mark.parametrize("name", ["demo", "dlcp-ablation", "shared"])
-def test_policies_of_the_library_do_not_differ_in_more(name: str):
+def test_library_scenarios_vary_the_policy_only(name: str):
     assert name in list_library()
     texts = [scenario_text(variant) for variant in load_scenario(name).variants()]
     assert compare([run_with(text) for text in texts]).differences == []
 
 
-def test_an_override_does_not_pretend_to_change_a_result(own_directory: Path):
+def test_overrides_have_no_effect_on_finished_results(own_directory: Path):
     small_result().write("one")
     Path("case.toml").write_text(
         'name = "case"\n'
@@ -118,7 +120,7 @@ def test_an_override_does_not_pretend_to_change_a_result(own_directory: Path):
     assert "has been run already" not in plain.stderr
 
 
-def test_of_tables_with_one_name_the_keys_that_differ_are_said() -> None:
+def test_differing_keys_of_same_named_tables_are_reported() -> None:
     web = '[[traffic]]\nname = "web"\nkind = "poisson"\nload = 0.6\n'
     first, other = (
         run_with(STAR + web + 'transport = "ltp"\n'),

@@ -56,8 +56,8 @@ def only(parts: dict[str, int]) -> dict[str, int]:
     return {cause: parts[cause] for cause in CAUSES if parts[cause]}
 
 
-def test_sharing_is_with_all_that_were_on_their_way() -> None:
-    """The rule, message by message over all others, against the search for those that matter."""
+def test_sharing_time_equals_sum_over_all_concurrent_messages() -> None:
+    """The indexed search equals the sum over all pairs of messages."""
     trace = make_trace([[40_000], [90_000, 3000]])
     result = simulate(
         scenario(ps_job(3, 2, iterations=4, exchange={"kind": "parameter_server", "partition": "20kB"}), **LINK), trace
@@ -86,16 +86,16 @@ def test_sharing_is_with_all_that_were_on_their_way() -> None:
 # --- with the packet engine ------------------------------------------------------------------------------------------
 
 
-def test_an_idle_network_only_takes_its_time() -> None:
-    """One worker, one server, one tensor: it waits for a push and a pull, each alone."""
+def test_idle_network_has_serialisation_time_only() -> None:
+    """One worker waits for the push and the pull of one tensor."""
     trace = make_trace([[250 * 40]])
     parts = parts_of(simulate(scenario(ps_job(1), hosts=2, **WIDE), trace), trace)
     assert only(parts[0, 0]) == {"serialisation": alone(40, 2)}
     assert parts[0, 0]["computing"] == 2 * MS
 
 
-def test_what_a_host_sends_besides_is_sharing_and_no_queueing() -> None:
-    """Three tensors at one time, pushed by one card in turn: the last of them is there when all have left."""
+def test_transfers_of_the_same_host_count_as_sharing() -> None:
+    """One card sends three tensors in turn; the last arrives when all have left."""
     trace = make_trace([[250 * 40, 250 * 40, 250 * 40]])
     parts = parts_of(simulate(scenario(ps_job(1), hosts=2, **WIDE), trace), trace)
     shared = only(parts[0, 0])
@@ -105,8 +105,8 @@ def test_what_a_host_sends_besides_is_sharing_and_no_queueing() -> None:
     assert shared["sharing"] <= 2 * 80 * PACKET
 
 
-def test_two_workers_at_one_server_queue() -> None:
-    """Pushes of n packets each meet at the server's cable: the second half waits n packets. Pulls leave one card."""
+def test_pushes_of_two_workers_queue_at_the_server() -> None:
+    """Two pushes of n packets meet at the server's cable; n packets of waiting are queueing. Pulls leave one card."""
     n, trace = 40, make_trace([[250 * 40]])
     parts = parts_of(simulate(scenario(ps_job(2), hosts=3, **WIDE), trace), trace)
     for worker in range(2):
@@ -118,7 +118,7 @@ def test_two_workers_at_one_server_queue() -> None:
     assert max(parts[worker, 0]["sharing"] for worker in range(2)) == n * PACKET
 
 
-def test_a_job_that_computes_long_enough_waits_for_nothing() -> None:
+def test_compute_bound_job_has_no_exposed_communication() -> None:
     trace = make_trace([[250 * 40]], iterations=1)
     late = trace.iterations[0]
     trace.iterations[0] = replace(late, backward_end_ps=late.backward_end_ps + 10 * MS, end_ps=late.end_ps + 10 * MS)
@@ -128,8 +128,8 @@ def test_a_job_that_computes_long_enough_waits_for_nothing() -> None:
     assert all(not only(each) and each["computing"] == 12 * MS for each in parts.values())
 
 
-def test_others_wait_for_a_straggler() -> None:
-    """Worker 1 computes twice as long: worker 0 waits as long as it has computed, and the rest as on its own."""
+def test_fast_worker_waits_for_the_straggler() -> None:
+    """Worker 1 computes twice as long, so worker 0 waits 2 ms for it."""
     trace = make_trace([[250 * 40]])
     slow = {"fault": [{"kind": "host_slow", "host": "h1", "at": "0s", "factor": 2.0}]}
     parts = parts_of(simulate(scenario(ps_job(2), hosts=3, **WIDE, **slow), trace), trace)
@@ -139,8 +139,8 @@ def test_others_wait_for_a_straggler() -> None:
     assert parts[1, 0]["computing"] == 4 * MS
 
 
-def test_a_lost_packet_is_a_time_out() -> None:
-    """The only packet of the push is lost on its first cable, and is sent again after the smallest time-out."""
+def test_loss_of_a_single_packet_counts_as_timeout() -> None:
+    """The only packet of the push is lost on its first cable and retransmitted after the minimum RTO."""
     trace = make_trace([[250]])
     fault = {"kind": "gray_loss", "between": ["h0", "s0"], "at": "1ms", "until": "2500us", "loss": 0.999999}
     tables = {**WIDE, "transport": {**WIDE["transport"], "min_rto": "1ms", "max_rto": "1ms"}, "fault": [fault]}
@@ -152,8 +152,8 @@ def test_a_lost_packet_is_a_time_out() -> None:
     assert parts[0, 0]["timeouts"] == MS
 
 
-def test_a_lost_packet_that_others_tell_of_is_a_retransmission() -> None:
-    """Loss in the first half of a push that goes on: what comes after it tells, and no time-out is met."""
+def test_loss_detected_by_later_packets_counts_as_retransmission() -> None:
+    """Later packets of the push reveal the loss of earlier ones before any time-out."""
     trace = make_trace([[250 * 400]])
     fault = {"kind": "gray_loss", "between": ["h0", "s0"], "at": "2005us", "until": "2010us", "loss": 0.05}
     result = simulate(scenario(ps_job(1), hosts=2, **{**WIDE, "fault": [fault]}), trace)
@@ -164,8 +164,8 @@ def test_a_lost_packet_that_others_tell_of_is_a_retransmission() -> None:
     assert found["retransmission"] == push["end_ps"] - push["start_ps"] - alone(400)
 
 
-def test_a_message_that_may_lose_takes_its_time_without_what_it_lost() -> None:
-    """DLCP over a lossy cable: parts still add up, and what a message was delivered without is no reason to wait."""
+def test_breakdown_of_messages_with_tolerated_loss_adds_up() -> None:
+    """DLCP over a lossy cable delivers messages without their lost bytes."""
     trace = make_trace([[250 * 400]])
     tables: dict[str, Any] = {
         "transport": {"kind": "dlcp", "payload": "1000B"}, **LINK,
@@ -180,8 +180,8 @@ def test_a_message_that_may_lose_takes_its_time_without_what_it_lost() -> None:
 # --- on networks without packets ---------------------------------------------------------------------------------------
 
 
-def test_what_the_scheduler_holds_back() -> None:
-    """Credit for one: of two partitions that are ready at once, the second goes when the first is there."""
+def test_waiting_for_credit_counts_as_scheduler_time() -> None:
+    """With credit for one partition, the second partition starts when the first has arrived."""
     elements, trace = 25_000, make_trace([[50_000]])
     job = ps_job(1, exchange={"partition": "100000B"}, order="layer", credit=1)
     result = simulate(
@@ -196,15 +196,15 @@ def test_what_the_scheduler_holds_back() -> None:
     assert parts[0, 0]["scheduler"] == SOFT + takes
 
 
-def test_what_a_server_adds_up() -> None:
+def test_aggregation_at_the_server_counts_as_server_time() -> None:
     trace = make_trace([[25_000]])
     job = ps_job(1, exchange={"server_rate": "10Gbps"})
     result = simulate(scenario(job, hosts=2, **LINK, host={"software_latency": "2us"}), trace, fabric=Ideal())
     assert parts_of(result, trace)[0, 0]["server"] == 100_000 * 800
 
 
-def test_a_server_beside_the_only_worker() -> None:
-    """Nothing is sent, and adding up takes its time, one tensor after the other."""
+def test_server_on_the_worker_host_adds_server_time_only() -> None:
+    """No message is sent, and the server aggregates one tensor after the other."""
     trace = make_trace([[25_000, 25_000]])
     job = ps_job(1, exchange={"server_rate": "10Gbps"}, placement={"workers": ["h0"], "servers": ["h0"]})
     result = simulate(scenario(job, hosts=2, **LINK), trace, fabric=Ideal())
@@ -213,7 +213,7 @@ def test_a_server_beside_the_only_worker() -> None:
 
 @given(data=st.data())
 @budget(0.3)
-def test_parts_add_up_whatever_is_run(data: st.DataObject) -> None:
+def test_breakdown_adds_up_for_random_jobs(data: st.DataObject) -> None:
     draw = data.draw
     layers = draw(st.lists(st.lists(st.integers(1, 60_000), min_size=1, max_size=2), min_size=1, max_size=4))
     trace = make_trace(
@@ -248,8 +248,8 @@ def test_parts_add_up_whatever_is_run(data: st.DataObject) -> None:
     assert all(each["timeouts"] == each["retransmission"] == 0 for each in parts.values())
 
 
-def test_several_jobs_beside_traffic_and_hosts_with_several_cards() -> None:
-    """Each job by itself; what others send is queueing to it, unless it leaves the same card."""
+def test_breakdown_adds_up_for_several_jobs_beside_traffic_on_rail_topology() -> None:
+    """Messages of other jobs count as queueing unless they leave the same card."""
     trace = make_trace([[25_000], [100, 50_000]])
     tables: dict[str, Any] = {
         "name": "case", **LINK, "transport": {"kind": "dctcp", "payload": "1000B"},
@@ -278,7 +278,7 @@ def tiny() -> tuple[Result, Trace]:
     return simulate(scenario(ps_job(2), hosts=3, **LINK), trace, fabric=Ideal()), trace
 
 
-def test_results_that_cannot_be_taken_apart_say_why(tmp_path: Path) -> None:
+def test_breakdown_refuses_unsuitable_results_with_a_reason(tmp_path: Path) -> None:
     result, trace = tiny()
     emulated = replace(result, summary={**result.summary, "engine": {"kind": "emulation", "clock": "wall"}})
     with pytest.raises(ResultError, match="real sockets"):
@@ -300,7 +300,7 @@ def test_results_that_cannot_be_taken_apart_say_why(tmp_path: Path) -> None:
     assert breakdown(tmp_path / "r", trace).rows == breakdown(result, trace).rows
 
 
-def test_a_result_of_something_else_is_noticed() -> None:
+def test_breakdown_detects_tables_inconsistent_with_the_scenario() -> None:
     result, trace = tiny()
     rows = result.messages.to_pylist()
     rows[0]["tensor"] = 1 - rows[0]["tensor"]
@@ -314,14 +314,14 @@ def test_a_result_of_something_else_is_noticed() -> None:
         breakdown(broken, trace)
 
 
-def test_a_run_that_was_cut_has_the_iterations_that_were_over() -> None:
+def test_breakdown_of_a_cut_run_covers_finished_iterations() -> None:
     trace = make_trace([[25_000], [100]])
     tables = scenario(ps_job(2, iterations=4), hosts=3, **LINK, duration="9ms")
     result = simulate(tables, trace, fabric=Ideal())
     assert 2 <= len(parts_of(result, trace)) < 8
 
 
-def test_means_are_of_the_steady_state() -> None:
+def test_breakdown_means_cover_the_steady_state() -> None:
     trace = make_trace([[25_000], [100]], iterations=4, skew=MS)
     result = simulate(scenario(ps_job(2, iterations=4), hosts=3, **LINK), trace, fabric=Ideal())
     found = breakdown(result, trace)

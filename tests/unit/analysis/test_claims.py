@@ -67,8 +67,8 @@ def _judged(*expects: Expect, tail: float = 0.0) -> Judgement:
     return judge(claim, runs, figures)
 
 
-def test_a_verdict_is_that_of_the_medians() -> None:
-    """0.3 is the median of the ratios: at most 0.3 holds, at most 0.29 does not, both together hold under a condition."""
+def test_verdict_is_based_on_medians_over_seeds() -> None:
+    """The median ratio is 0.3: a limit of 0.3 holds, and a limit of 0.29 does not."""
     assert _judged(_p99(0.3)).verdict == SHOWN
     assert _judged(_p99(0.29)).verdict == NOT_SHOWN
     both = _judged(_p99(0.3, "here"), _p99(0.29, "there"))
@@ -76,23 +76,22 @@ def test_a_verdict_is_that_of_the_medians() -> None:
     assert both.reason == "It holds for: here. Not for: there (0.300 (0.200 to 0.400), not <= 0.290)."
 
 
-def test_time_outs_are_named_where_they_are_the_reason() -> None:
-    """From half of the slowest messages on."""
+def test_verdict_names_timeouts_if_most_slow_messages_had_one() -> None:
+    """The threshold is half of the slowest messages."""
     blame = ("small", "dctcp-10ms")
     words = "Time-outs, not volume: most of the slowest messages of DCTCP, RTOmin 10 ms had one."
     assert words in _judged(_p99(0.5, blame=blame), tail=0.75).reason
     assert "Time-outs" not in _judged(_p99(0.5, blame=blame), tail=0.4).reason
 
 
-def test_a_report_names_time_outs() -> None:
-    """Beside the expectation that they explain."""
+def test_claims_section_names_timeouts_beside_the_expectation() -> None:
     judged = _judged(_p99(0.5, blame=("small", "dctcp-10ms")), tail=0.75)
     section = claims_section({"command": "how", **as_dict([judged])}, "T")
     assert "holds; time-outs: DCTCP, RTOmin 10 ms" in "".join(map(str, section.parts))
 
 
-def test_what_was_not_run_is_not_judged() -> None:
-    """A missing run leaves a claim open; what needs a setting of a full run is left out of a quick one."""
+def test_claim_with_missing_runs_stays_open() -> None:
+    """A missing run leaves a claim open; a quick run omits expectations of full settings."""
     claim = _claim(_p99(0.5))
     runs = runs_of_claim(claim, 3, False)
     assert judge(claim, runs, {runs[0].key: {"p99": 1.0}}).verdict == OPEN
@@ -110,8 +109,8 @@ def _judged_magnitude(have: set[int], *others: Expect) -> Judgement:
     })  # fmt: skip
 
 
-def test_a_measure_that_is_absent_is_named_and_judged() -> None:
-    """All runs are there: where nothing was lost, no verdict of "not run" is right, and the other seeds decide."""
+def test_absent_measure_is_named_and_remaining_seeds_decide() -> None:
+    """A measure is absent from a run in which nothing was lost; the other seeds decide."""
     nothing = _judged_magnitude(set())
     assert nothing.verdict == UNRESOLVED
     assert "measure absent: nothing was lost (mean |g| of lost gradients over that of their tensors; " in nothing.reason
@@ -128,8 +127,8 @@ def test_a_measure_that_is_absent_is_named_and_judged() -> None:
         assert "nothing was lost" in json.dumps(as_dict([judgement]), allow_nan=False)
 
 
-def test_every_measure_of_a_claim_has_a_reason_for_its_absence() -> None:
-    """Measures that `figures` and `lost_figures` leave out under a condition are those of the table."""
+def test_every_conditional_measure_has_a_reason_for_its_absence() -> None:
+    """WHY_ABSENT lists every measure that `figures` and `lost_figures` may omit."""
     always = {
         "worst", "broken", "accuracy", "loss", "lost", "worst_lost", "apart", "apart_max", "step_bytes", "pulled",
         "traffic", "encode", "server", "steps_to", "to",
@@ -138,8 +137,8 @@ def test_every_measure_of_a_claim_has_a_reason_for_its_absence() -> None:
     assert others == set(WHY_ABSENT)
 
 
-def test_gains_by_hand() -> None:
-    """10 against 8: a quarter faster, a fifth saved."""
+def test_gain_and_saving_match_hand_computed_values() -> None:
+    """10 against 8 is a gain of a quarter and a saving of a fifth."""
     figures = {("x", "a", "m"): 8.0, ("x", "b", "m"): 10.0}
     at: Callable[[str, str, str], float] = lambda *where: figures[where]
     assert gain("x", "a", "b", "m")(at) == 0.25
@@ -147,8 +146,8 @@ def test_gains_by_hand() -> None:
     assert SeedRange((0.1, 0.3, 0.2)).text("share") == "20.0 % (10.0 % to 30.0 %)"
 
 
-def test_a_run_is_made_once_whoever_wants_it() -> None:
-    """Equal runs have equal keys, whatever the claim calls them; seeds, policies and traces make others."""
+def test_claims_share_equal_runs() -> None:
+    """Equal runs have equal keys; seeds, policies and traces distinguish runs."""
     first, second = _claim(_p99(1)), _claim(_p99(2), policies=("dlcp", "swift"))
     runs = [runs_of_claim(each, 2, True) for each in (first, second)]
     assert [len(each) for each in runs] == [8, 8]
@@ -165,8 +164,8 @@ def test_a_run_is_made_once_whoever_wants_it() -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_claim_can_be_run(name: str) -> None:
-    """All scenarios are valid, and what is expected of a claim asks for settings and policies that it runs."""
+def test_every_claim_resolves_to_valid_runs_and_a_verdict(name: str) -> None:
+    """All scenarios are valid, and expectations use settings and policies that the claim runs."""
     for claim in claims_of(name):
         runs = runs_of_claim(claim, 1, True, DATA)
         figures = {run.key: dict.fromkeys(MEASURE_LABELS, 1.0) for run in runs}
@@ -175,8 +174,8 @@ def test_every_claim_can_be_run(name: str) -> None:
         assert len({setting.name for setting in claim.settings}) == len(claim.settings)
 
 
-def test_baselines_of_the_tcp_family_come_with_both_time_outs() -> None:
-    """Whoever is compared with one of them is compared with the other, in the same setting."""
+def test_tcp_baselines_include_both_minimum_rtos() -> None:
+    """A setting with a baseline of 10 ms minimum RTO also has the one of 2 ms."""
     for name in SETS:
         for setting in (each for claim in claims_of(name) for each in claim.settings):
             for policy in setting.policies:
@@ -184,16 +183,15 @@ def test_baselines_of_the_tcp_family_come_with_both_time_outs() -> None:
                     assert policy.replace("-10ms", "-2ms") in setting.policies
 
 
-def test_an_arm_takes_one_thing_away() -> None:
-    """Without selective drop packets are tagged all the same."""
+def test_no_drop_variant_disables_selective_drop_only() -> None:
+    """Packets are tagged even without selective drop."""
     tables = load_tables("demo")
     whole, arm = (apply_policy(tables, POLICIES[key]) for key in ("dlcp-chosen", "dlcp-chosen-no-drop"))
     assert arm["job"] == whole["job"]
     assert {key for key in whole["switch"] if whole["switch"][key] != arm["switch"][key]} == {"selective_drop"}
 
 
-def test_unknown_claims_are_refused() -> None:
-    """With what there is."""
+def test_unknown_claims_and_sets_are_refused_with_alternatives() -> None:
     with pytest.raises(ScenarioError, match="S1, S2"):
         claims_of("dlcp", ["S99"])
     with pytest.raises(ScenarioError, match="dlcp, mlt, regimes"):
@@ -201,8 +199,8 @@ def test_unknown_claims_are_refused() -> None:
     assert [claim.id for claim in claims_of("dlcp", ["s4"])] == ["S4"]
 
 
-def test_a_damaged_result_is_run_again(tmp_path: Path) -> None:
-    """What cannot be read counts as not there, and makes room."""
+def test_run_store_removes_a_damaged_result(tmp_path: Path) -> None:
+    """An unreadable result counts as missing and is removed."""
     store = RunStore(tmp_path)
     assert store.figures("a") is None
     small_result().write(store.place("a"))
@@ -212,8 +210,8 @@ def test_a_damaged_result_is_run_again(tmp_path: Path) -> None:
     assert store.figures("a") is None and not store.place("a").exists()
 
 
-def test_a_result_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And again when it is another, when what measures is, or when what was kept of its figures is damaged."""
+def test_run_store_measures_a_result_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed results, changed measuring code and damaged figures cause a new measurement."""
     measured: list[Path] = []
     read = Result.read
     monkeypatch.setattr(Result, "read", lambda place: (measured.append(place), read(place))[1])
@@ -233,8 +231,8 @@ def test_a_result_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert store.figures("a") == found and len(measured) == 4
 
 
-def test_a_page_holds_everything() -> None:
-    """Claim, verdict, figures, and no link to elsewhere."""
+def test_claims_page_holds_verdict_and_figures_without_links() -> None:
+    """The page has no script and no external link."""
     judged = _judged(_p99(0.3, "a < b"))
     text = html_page("Title", [judged], [None], "gradwire reproduce dlcp", 3)
     assert "It is fast." in text and "a &lt; b" in text and "0.300 (0.200 to 0.400)" in text
@@ -243,8 +241,8 @@ def test_a_page_holds_everything() -> None:
     assert entry["verdict"] == SHOWN and entry["expectations"][0]["values"] == [0.2, 0.3, 0.4]
 
 
-def test_lost_magnitude_by_hand() -> None:
-    """Half of a chunk and all of the next: their |g| over what as many mean elements of the tensor have."""
+def test_lost_magnitude_matches_hand_computed_value() -> None:
+    """Half of one chunk and all of the next are lost; the tensor's mean |g| is the reference."""
     trace = load_trace("resnet50")
     tensor = max(range(len(trace.tensors)), key=lambda each: trace.tensors[each].numel)
     phase = trace.phases["early"]
@@ -270,8 +268,8 @@ def _toml(job: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f'{key} = "{value}"' for key, value in exchange.items()), ""])
 
 
-def test_a_reproduction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second time only what is gone is simulated; page, picture and values are written each time."""
+def test_repeated_reproduction_simulates_missing_runs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second reproduction simulates only the run whose folder was deleted."""
     from gradwire.studies.reproduce import runner as door
 
     monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [_claim(_p99(9.0))])
@@ -287,8 +285,7 @@ def test_a_reproduction_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     assert made[4:] == [made[1]] and again.figures == judged.figures
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Nothing of it is touched."""
+def test_reproduce_refuses_an_unrelated_folder(tmp_path: Path) -> None:
     from gradwire.studies.reproduce.runner import reproduce
 
     (tmp_path / "mine").write_text("mine")
@@ -296,8 +293,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         reproduce("dlcp", tmp_path, claims=["S2"])
 
 
-def test_the_nodes_of_lees_claims_compute_as_long_as_said() -> None:
-    """A picture, times its share of 256, whatever the trace's own batch took; and 2 % of chance."""
+def test_compute_times_of_lee_claims_follow_from_times_per_picture() -> None:
+    """A node computes 4 of 256 pictures, and 64 nodes speed up training by 64 without communication."""
     (claim,) = claims_of("lee", ["E3"])
     settings = {setting.name: setting.changes["job"] for setting in claim.settings}
     speed_ups = {expect.settings[0]: expect.value for expect in claim.expects if expect.text.startswith("speed-up")}
@@ -311,8 +308,8 @@ def test_the_nodes_of_lees_claims_compute_as_long_as_said() -> None:
         assert speed_ups[f"{model}, 64 nodes"](lambda *_, share=share: share) == 64
 
 
-def test_titles_of_a_row_of_panels_stay_apart() -> None:
-    """Four settings with long names, and medians in the thousands, which are written out."""
+def test_panel_titles_of_a_claim_figure_do_not_overlap() -> None:
+    """Four settings have long names, and medians in the thousands are written out."""
     names = [f"VGG-16, {nodes} nodes of a dragonfly" for nodes in (16, 64, 128, 256)]
     settings = tuple(Setting(name, "incast-mix", ("dlcp", "ndp"), BURST) for name in names)
     claim = Claim("T1", "[ours]", "It is fast.", "twice as fast", settings, (), "p99")
@@ -327,8 +324,8 @@ def test_titles_of_a_row_of_panels_stay_apart() -> None:
     assert {text.get_text() for text in figure.axes[0].texts} == {" 2", " 1,660"}
 
 
-def test_panels_keep_their_width_beside_long_names_of_policies() -> None:
-    """Two columns whose rows are of other policies: they are named once a row, and nothing is beyond the picture."""
+def test_panels_keep_their_width_beside_long_policy_names() -> None:
+    """Two columns have rows of different policies, and every title stays within the figure."""
     (claim,) = (each for each in claims_of("lee", ["E1"]))
     runs = runs_of_claim(claim, 1, True)
     figure = claim_figure(judge(claim, runs, {run.key: {"iteration": 1.66e12} for run in runs}))
@@ -341,8 +338,8 @@ def test_panels_keep_their_width_beside_long_names_of_policies() -> None:
         assert figure.bbox.x0 <= title.x0 and title.x1 <= figure.bbox.x1
 
 
-def test_what_figures_rest_on_is_said() -> None:
-    """Traces, what trainings computed on, and which claims are goals of this project."""
+def test_basis_text_names_traces_device_and_project_goals() -> None:
+    """The text names replayed traces and the device of training runs; `[ours]` marks goals of this project."""
     assert (
         basis_text({"traces": ["a", "b"], "device": "cuda"})
         == "Replayed traces: a, b. Training runs computed on: cuda."
@@ -355,7 +352,7 @@ def test_what_figures_rest_on_is_said() -> None:
     assert "[ours]" in published.source and "[ours]" not in published_words(published), "only its limits are"
 
 
-def test_stored_figures_depend_on_the_code_that_measures_them() -> None:
+def test_source_digest_covers_the_code_that_measures_figures() -> None:
     root = Path(source_digests.__file__).parents[1]
     folders = {(root / package).resolve() for package in source_digests.MEASURING_PACKAGES}
     for code in ("analysis/metrics.py", "studies/reproduce/measures.py"):

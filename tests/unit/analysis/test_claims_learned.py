@@ -66,8 +66,8 @@ def _judged(*expects: Expect, arms: tuple[str, ...] = ("lossless", "p0.1", "p0.3
     return judge(claim, runs, figures)
 
 
-def test_intervals_by_hand() -> None:
-    """1, 2, 3: deviation 1, by the square root of three, times 4.303 for two degrees of freedom."""
+def test_confidence_intervals_match_hand_computed_values() -> None:
+    """The deviation of 1, 2, 3 is 1; the t quantile for two degrees of freedom is 4.303."""
     assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3))
     assert confidence_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.4843, 2 + 2.4843), abs=1e-3)
     assert confidence_interval([5.0, 5.0]) == (5.0, 5.0) and half_width([7.0]) == math.inf
@@ -78,8 +78,8 @@ def test_intervals_by_hand() -> None:
     ).interval_text("share")
 
 
-def test_half_an_interval_covers_what_it_says() -> None:
-    """Of five normal draws, the interval of the mean holds the true one in 95 of 100 cases."""
+def test_confidence_interval_covers_the_mean_in_95_percent_of_draws() -> None:
+    """The interval of five normal draws holds the true mean in 95 of 100 cases."""
     import numpy as np
 
     draws = np.random.default_rng(1).normal(size=(2000, 5))
@@ -87,8 +87,8 @@ def test_half_an_interval_covers_what_it_says() -> None:
     assert 0.935 < held / 2000 < 0.965
 
 
-def test_verdicts_are_those_of_intervals() -> None:
-    """10 %: 2 ± 2.48 points less; 30 %: 10 ± 2.48 less."""
+def test_verdicts_depend_on_confidence_intervals() -> None:
+    """A loss of 10 % costs 2 ± 2.48 points, a loss of 30 % costs 10 ± 2.48."""
     assert _judged(_less("p0.1", low=-0.05)).verdict == SHOWN
     assert _judged(_less("p0.3", high=-0.05)).verdict == SHOWN
     assert _judged(_less("p0.3", low=-0.05)).verdict == NOT_SHOWN
@@ -102,16 +102,16 @@ def test_verdicts_are_those_of_intervals() -> None:
     assert _judged(_less("p0.1", low=-0.03), _less("p0.3", low=-0.05)).verdict == NOT_SHOWN
 
 
-def test_effects_are_paired_and_resolved_or_not() -> None:
-    """Seeds differ by ten points, differences within an arm by two."""
+def test_effects_are_paired_by_seed_and_resolved_by_interval() -> None:
+    """Seeds differ by ten points, paired differences of a variant by two."""
     first, second = effects_of(_judged())
     assert (first.policy, first.change.values) == ("p0.1", pytest.approx((-0.01, -0.02, -0.03)))
     assert not first.resolved and second.resolved
     assert second.figure.mean == pytest.approx(0.45) and second.interval[1] < -0.07
 
 
-def test_panels_of_effects_stay_apart() -> None:
-    """Three settings with long names and arms: everything is within the picture, and nothing is over something else."""
+def test_texts_of_an_effects_figure_do_not_overlap() -> None:
+    """Three settings have long names, and all texts lie within the figure."""
     names = [f"ResNet-8, {pictures},000 pictures, 6 epochs" for pictures in (10, 50, 100)]
     arms = ("lossless", "exactly", "tail")
     settings = tuple(Setting(name, "train-tiny", arms, TINY, baseline="lossless") for name in names)
@@ -135,8 +135,8 @@ def test_panels_of_effects_stay_apart() -> None:
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
-def test_settings_may_be_more_than_colours() -> None:
-    """The full set of tolerance has nine on an axis."""
+def test_effects_figure_draws_more_settings_than_colours() -> None:
+    """The full tolerance set has nine settings on an axis."""
     arms = ("lossless", "p0.1", "p0.3")
     settings = tuple(Setting(f"setting {n}", "train-tiny", arms, TINY, baseline="lossless") for n in range(9))
     claim = Claim("T9", "[ours]", "It is harmless.", "nothing", settings, (), "accuracy")
@@ -146,8 +146,8 @@ def test_settings_may_be_more_than_colours() -> None:
     assert figure is not None and len(figure.axes[0].containers) == 9
 
 
-def test_names_of_two_lines_stay_apart() -> None:
-    """Those of arms one below the other, where each is too long for one line."""
+def test_two_line_variant_labels_do_not_overlap() -> None:
+    """Labels that are too long for one line are wrapped."""
     claim = next(each for each in claims_of("loop") if each.id == "L6")
     runs = runs_of_claim(claim, 2, False, {"pictures": "synthetic"})
     figure = effects_figure(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
@@ -159,7 +159,7 @@ def test_names_of_two_lines_stay_apart() -> None:
     assert not any(box.overlaps(other) for number, box in enumerate(boxes) for other in boxes[:number])
 
 
-def test_pages_and_values_hold_effects() -> None:
+def test_claims_page_and_json_contain_effects() -> None:
     judged = _judged(_less("p0.1", low=-0.03))
     page = html_page("Title", [judged], [None], "gradwire reproduce tolerance", 3)
     assert "-2.00 ± 2.48 points" in page and "95 % intervals" in page and "minimum time-outs" not in page
@@ -170,7 +170,7 @@ def test_pages_and_values_hold_effects() -> None:
     assert entry["effects"][1]["changes"] == pytest.approx([-0.1, -0.11, -0.09])
 
 
-def test_curves_where_arms_lie_on_an_axis_and_rows_where_not() -> None:
+def test_claim_figure_draws_curves_over_loss_rates_and_rows_otherwise() -> None:
     curve = claim_figure(_judged())
     assert curve is not None and [axes.get_xlabel() for axes in curve.axes] == ["packets lost, %"]
     line = curve.axes[0].lines[0]
@@ -183,8 +183,8 @@ def test_curves_where_arms_lie_on_an_axis_and_rows_where_not() -> None:
     ]  # fmt: skip
 
 
-def test_seeds_pair_what_is_not_compared() -> None:
-    """The same seed has the same model, order of data and losses in every arm; another seed has others."""
+def test_variants_of_a_seed_share_model_data_and_network_seeds() -> None:
+    """Variants of the same seed share the model, the order of data and the losses."""
     runs = {(run.policy, run.seed): run.scenario.training for run in runs_of_claim(_claim(), 2, False)}
     for seed in (1, 2):
         assert {(t.model_seed, t.data_seed) for (_, s), t in runs.items() if s == seed} == {(seed, seed)}
@@ -193,15 +193,15 @@ def test_seeds_pair_what_is_not_compared() -> None:
     assert with_seed(tables, 3)["training"]["network"] == "ideal" and "model_seed" not in tables["training"]
 
 
-def test_data_are_asked_for() -> None:
+def test_claims_without_required_data_are_refused() -> None:
     with pytest.raises(ScenarioError, match=r"tiny.*requires data: pictures.*--pictures"):
         runs_of_claim(_claim(data="pictures"), 1, False)
     (run, *_) = runs_of_claim(_claim(data="pictures"), 1, False, {"pictures": "./cifar10"})
     assert run.scenario.training.data == "./cifar10"
 
 
-def test_trainings_are_shared_and_known_by_what_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arms without loss are the same run for all claims of both sets; a simulator's sources do not count."""
+def test_training_runs_are_shared_across_claims_and_keyed_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lossless variants are one run for all claims; the simulator's sources do not change keys."""
     data = {"pictures": "synthetic", "text": "synthetic"}
     plans = [runs_of_claim(claim, 2, False, data) for name in TRAINING_SETS for claim in claims_of(name)]
     clean = {run.key for plan in plans for run in plan if run.policy == "lossless" and "ResNet-8" in run.setting}
@@ -219,12 +219,12 @@ def test_trainings_are_shared_and_known_by_what_they_are_told(monkeypatch: pytes
     assert not set(without) & {run.key for run in runs_of_claim(_claim(), 1, False)}
 
 
-def test_policies_and_arms_have_labels() -> None:
+def test_policies_and_variants_have_labels() -> None:
     assert label_of("dlcp") == "DLCP" and label_of("p0.1") == "10 % lost"
 
 
-def test_arms_of_a_ring_lose_as_much_in_all() -> None:
-    """5 % of all packets, wherever they are lost."""
+def test_ring_variants_lose_the_same_share_of_packets() -> None:
+    """Every variant loses 5 % of all packets."""
     torch = pytest.importorskip("torch")
     from gradwire.training.exchange.ring_allreduce import RingLayout
     from gradwire.training.networks.builtin_networks import Random
@@ -245,8 +245,8 @@ def _train(run: Any, place: Path) -> None:
     train(run.scenario, place)
 
 
-def test_trainings_are_kept_and_gone_on_with(tmp_path: Path) -> None:
-    """One that is over gives figures, and its checkpoint goes; one that is not is left alone."""
+def test_run_store_handles_finished_unfinished_and_damaged_training_runs(tmp_path: Path) -> None:
+    """A finished run yields figures and its checkpoint is removed; an unfinished run keeps its checkpoint."""
     pytest.importorskip("torch")
     store, (run, *_) = RunStore(tmp_path), runs_of_claim(_claim(), 1, False)
     _train(run, store.place(run.key))
@@ -264,8 +264,8 @@ def test_trainings_are_kept_and_gone_on_with(tmp_path: Path) -> None:
     assert store.figures(run.key) is None and not place.exists()
 
 
-def test_a_reproduction_of_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three arms, two seeds; the second time nothing is trained, and what is gone is trained alone."""
+def test_repeated_reproduction_trains_missing_runs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second reproduction trains only the deleted one of six runs."""
     pytest.importorskip("torch")
     import shutil
 

@@ -37,17 +37,17 @@ def learned(accuracies: dict[int, float], clock: int = 0, pulled: int = 600) -> 
     )
 
 
-def test_where_a_curve_comes_to_a_height_by_hand() -> None:
-    """Up from 0.1 to 0.3 in ten, down, and up again: the first time counts, in straight lines."""
+def test_first_crossing_matches_hand_computed_values() -> None:
+    """The curve rises, falls and rises again; the first crossing is interpolated linearly."""
     curve = [(0.0, 0.1), (10.0, 0.3), (20.0, 0.2), (30.0, 0.5)]
     assert first_crossing(curve, 0.2) == pytest.approx(5) and first_crossing(curve, 0.3) == pytest.approx(10)
     assert first_crossing(curve, 0.4) == pytest.approx(20 + 10 * 2 / 3)
     assert first_crossing(curve, 0.6) == inf and first_crossing(curve, 0.1) == 0 and first_crossing([], 0.1) == inf
 
 
-def test_costs_by_hand() -> None:
-    """0.1 by chance and 0.5 after 4 steps: 0.3 after two, of 5 ms each at 10 Gbps. One worker encodes for 1 ms in a step, and
-    the server works for as long."""
+def test_training_costs_match_hand_computed_values() -> None:
+    """Accuracy rises from 0.1 by chance to 0.5 after 4 steps, so 0.3 takes two steps. A step takes 5 ms at 10 Gbps,
+    encoding 1 ms and the server 1 ms."""
     found = costs(learned({4: 0.5}, clock=MS), 0.3, {"10Gbps": 5 * MS})
     assert (found["pulled"], found["traffic"]) == (300, 400)
     assert found["encode"] == pytest.approx(MS) == found["server"]
@@ -60,7 +60,7 @@ def test_costs_by_hand() -> None:
     assert "steps_to" not in costs(learned({4: 0.5}), 0.0, {"1Gbps": 1})
 
 
-def test_what_is_never_reached_is_said_so() -> None:
+def test_unreached_accuracy_is_reported_as_never() -> None:
     never = costs(learned({4: 0.2}), 0.3, {"1Gbps": MS})
     assert never["steps_to"] == inf == never["to_1Gbps"] and value_text(inf, "time") == "never"
     figures = {"mine": inf, "theirs": 2.0, "half": 1.0}
@@ -99,8 +99,8 @@ def _judged(accuracy: float, step: int) -> Any:
     return judge(claim, runs, figures)
 
 
-def test_verdicts_of_times() -> None:
-    """As good and half as long at 1 Gbps; slower to learn, by half as many steps again; and never."""
+def test_verdicts_compare_times_to_the_target_accuracy() -> None:
+    """The variant takes half the time at 1 Gbps, learns more slowly, or never reaches the accuracy."""
     good = _judged(0.5, 5)
     assert good.verdict == SHOWN and [each.spread.median for each in good.findings] == pytest.approx([0.5, 0, 0])
     slow = _judged(0.1 + 0.8 / 3, 5)
@@ -112,8 +112,8 @@ def test_verdicts_of_times() -> None:
     assert "never" in html_page("T", [never], [None], "how", 2)
 
 
-def test_effects_are_of_accuracy_and_curves_of_time() -> None:
-    """A curve for each arm in a panel for each rate and one for bytes: from chance on, at steps times what they take."""
+def test_claim_has_accuracy_effects_and_time_curves() -> None:
+    """Each rate has a panel with a curve per variant, and one panel shows bytes."""
     judged = _judged(0.4, 5)
     (effect,) = effects_of(judged)
     assert effect.change.mean == pytest.approx(-0.1)
@@ -125,7 +125,7 @@ def test_effects_are_of_accuracy_and_curves_of_time() -> None:
     assert list(figure.axes[3].lines[0].get_xdata()) == pytest.approx([0, 4 * 400 / 1e6])
 
 
-def test_every_measure_has_its_unit() -> None:
+def test_every_measure_has_a_unit() -> None:
     assert set(TIMES) <= set(MEASURE_LABELS) and {unit_of(each) for each in MEASURE_LABELS} <= {
         "time",
         "count",
@@ -135,8 +135,8 @@ def test_every_measure_has_its_unit() -> None:
     assert unit_of("to_10Gbps") == "time" and unit_of("traffic") == "count"
 
 
-def test_systems_share_what_they_are_beside() -> None:
-    """Dense training and reducers are trained once for all three sets; target and rates are no part of a training."""
+def test_system_claims_share_baseline_training_runs() -> None:
+    """Dense training and reducers are trained once for all three sets; target and rates do not change keys."""
     quick = {
         name: all_runs([runs_of_claim(each, 3, False, DATA) for each in claims_of(name)])
         for name in ("mp2", "mipd", "slimdp")
@@ -155,8 +155,8 @@ def test_systems_share_what_they_are_beside() -> None:
     assert one.key == other.key and one.rates == RATES and one.target == 0.3
 
 
-def test_costs_are_those_of_whoever_asks_for_them() -> None:
-    """The same training in a claim that asks for times and in one that does not, in either order."""
+def test_shared_run_keeps_rates_and_target_of_any_claim() -> None:
+    """One claim requests times and the other does not, in either order."""
     claim = _claim()
     (setting,) = claim.settings
     plain = replace(claim, settings=(replace(setting, rates=(), target=0.0),))
@@ -165,9 +165,9 @@ def test_costs_are_those_of_whoever_asks_for_them() -> None:
         assert len(runs) == 2 and all(run.rates == RATES and run.target == 0.3 for run in runs)
 
 
-def test_the_loop_is_over_the_simulator() -> None:
-    """Every arm; bounds that DLCP has are of pushes alone but in a ring, where one may be of one half of the hops only. What
-    DCTCP learns with small packets is trained once for three settings."""
+def test_loop_claims_train_over_the_simulated_network() -> None:
+    """Loss bounds apply to pushes only, except in rings, where either half may have one. The DCTCP run with small
+    packets is shared by three settings."""
     runs = all_runs([runs_of_claim(each, 2, False, DATA) for each in claims_of("loop")])
     assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7 + 6)
     halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
@@ -181,7 +181,7 @@ def test_the_loop_is_over_the_simulator() -> None:
         assert bool(run.scenario.job[0].pull_bound) is pulls
 
 
-def test_workers_that_come_one_by_one_differ_by_transport_and_tags() -> None:
+def test_asynchronous_loop_variants_differ_in_transport_and_tagging() -> None:
     runs = {run.policy: run.scenario for run in runs_of_claim(claims_of("loop")[-1], 1, False, DATA)}
     assert len(runs) == 6
     for kind in ("asynchronous", "mipd"):
@@ -196,8 +196,8 @@ def test_workers_that_come_one_by_one_differ_by_transport_and_tags() -> None:
         assert {each.transport.payload for each in (dctcp, dlcp, flat)} == {512}
 
 
-def test_orders_of_eager_stop_differ_in_nothing_else() -> None:
-    """Arms of a place, of one seed: the same scenario but for the key."""
+def test_eager_stop_variants_differ_in_send_order_only() -> None:
+    """Variants of one seed have the same scenario except for the send order."""
     claim = next(each for each in claims_of("loop") if each.id == "L6")
     runs = {run.policy: run for run in runs_of_claim(claim, 1, False, DATA)}
     for end in ("", "-deep", "-deep-fifth", "-path-fifth", "-tags"):
@@ -215,9 +215,9 @@ def test_orders_of_eager_stop_differ_in_nothing_else() -> None:
         assert all(each == found[0] for each in found)
 
 
-def test_arms_that_lose_nothing_learn_what_the_baseline_does() -> None:
-    """DCTCP comes to 0.28 after 90 of 100 steps; over kept connections these would take 9 ms each. DLCP needs as long for all.
-    Packets of 512 bytes have an expectation of their own behind that of the others."""
+def test_lossless_variants_reuse_the_accuracy_curve_of_the_baseline() -> None:
+    """DCTCP reaches the target after 90 of 100 steps, which take 9 ms each over persistent connections. Packets of
+    512 bytes have a separate expectation, the last one."""
     claims = {each.id: each for each in claims_of("loop")}
     claim, figures = claims["L2"], {}
     for run in runs_of_claim(claims["L2"], 1, False, DATA):
@@ -242,8 +242,8 @@ def test_arms_that_lose_nothing_learn_what_the_baseline_does() -> None:
     ] == pytest.approx(1000)
 
 
-def test_legends_are_within_their_part_of_a_picture() -> None:
-    """Names are long where packets are small: a row for each setting, and nothing of a legend beyond its row."""
+def test_legends_stay_within_their_subfigure() -> None:
+    """Each setting has a row, and long names do not push its legend beyond the row."""
     claim, figures = next(each for each in claims_of("loop") if each.id == "L1"), {}
     for run in runs_of_claim(claim, 1, False, DATA):
         found = {"accuracy": 0.3, "clock": 10.0 * MS, "steps_to": 90.0, "to": 900.0 * MS}
@@ -259,8 +259,10 @@ def test_legends_are_within_their_part_of_a_picture() -> None:
         assert len(legend.get_texts()) == len(part.axes[0].lines) - 1, "all lines but that of the target"
 
 
-def test_costs_are_kept_and_a_stopped_reproduction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two arms of four steps: prices beside trainings, worked out once; what is gone is trained alone."""
+def test_step_times_are_stored_and_only_missing_runs_are_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step times are stored beside training runs; only the deleted run is computed again."""
     pytest.importorskip("torch")
     import shutil
 

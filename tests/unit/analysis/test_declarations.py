@@ -7,7 +7,7 @@ import pytest
 from gradwire.studies.reproduce.declarations import expanded, filled, read_declarations
 
 
-def test_a_table_is_repeated_for_every_combination() -> None:
+def test_template_table_expands_to_every_combination() -> None:
     """The first list changes slowest; a value that is a table sets several names."""
     table = {"each": {"n": [8, 16], "kind": [{"key": "a", "low": 0.5}, {"key": "b", "low": "absent"}]},
              "name": "{key}, {n} workers", "low": "{low}"}  # fmt: skip
@@ -17,8 +17,8 @@ def test_a_table_is_repeated_for_every_combination() -> None:
     ]  # fmt: skip
 
 
-def test_names_that_stand_alone_become_values() -> None:
-    """Lists join a list around them; labels are those of policies; an unknown name is an error."""
+def test_placeholder_alone_is_replaced_by_its_value() -> None:
+    """Lists are spliced into the surrounding list; an unknown name raises KeyError."""
     assert filled(["x", "{more}", ["y"]], {"more": ["a", "b"]}) == ["x", "a", "b", ["y"]]
     assert filled({"job": "{job}", "text": "n = {n}"}, {"job": {"workers": 8}, "n": 3}) == {
         "job": {"workers": 8}, "text": "n = 3",
@@ -30,7 +30,7 @@ def test_names_that_stand_alone_become_values() -> None:
 
 
 def test_policies_and_settings_are_declared_once() -> None:
-    """What has no template; a second declaration would silently replace the first one."""
+    """A second declaration would silently replace the first one; templates are excluded."""
     for name, kind, key in (("policies", "policy", "key"), ("arms", "policy", "key"), ("settings", "setting", "name")):
         tables = read_declarations(name)[kind]
         names = [table[key] for table in tables if table[key] not in ("{key}", "{name}")]

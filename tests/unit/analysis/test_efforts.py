@@ -38,15 +38,15 @@ def _steps(setting: str, steps: int, full_only: bool = False) -> Setting:
 CLAIM = Claim("T", "[ours]", "s", "p", (_steps("long", 9, True), _steps("short", 6)), (), "accuracy")
 
 
-def test_an_effort_by_hand() -> None:
-    """9 steps of 2 s; looks after 4, 8 and 9 at 200 pictures of 10 ms each; 5 s for rates."""
+def test_training_cost_matches_hand_computed_value() -> None:
+    """The cost is 9 steps of 2 s, three evaluations of 200 pictures at 10 ms, and 5 s."""
     (run, *_) = runs_of_claim(CLAIM, 1, True)
     assert steps_of(run) == 9 and held_out_samples(run.scenario.training) == 200
     assert TrainingCost(2.0, 0.01, 5.0).of(run) == pytest.approx(9 * 2 + 3 * 200 * 0.01 + 5)
 
 
-def test_steps_of_epochs() -> None:
-    """Of 50,000 pictures, 8 workers with 16 each: 390 steps an epoch; spans of a text of known length."""
+def test_step_counts_follow_from_epochs() -> None:
+    """8 workers with batches of 16 take 390 steps per epoch of 50,000 pictures."""
     found = {}
     data = {"pictures": "synthetic", "text": __file__}
     for run in runs_of_claim(claims_of("tolerance", ["S6"])[0], 1, True, data):
@@ -56,8 +56,8 @@ def test_steps_of_epochs() -> None:
     assert found["LSTM of characters, 3,000 steps"] == (3000, Path(__file__).stat().st_size // 10 // 32)
 
 
-def test_each_kind_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds and lengths are one kind, arms are others; simulations are not timed; a longer training of a kind takes longer."""
+def test_cost_estimate_times_each_kind_of_training_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds and lengths share a kind, variants do not, and simulations are not timed."""
     timed: list[Any] = []
     monkeypatch.setattr(door, "_time_steps", lambda run, read: (timed.append(run), TrainingCost(1.0, 0.0, 0.0))[1])
     runs = runs_of_claim(CLAIM, 3, True)
@@ -67,8 +67,8 @@ def test_each_kind_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert estimate_costs(runs_of_claim(claims_of("dlcp", ["S2"])[0], 1, False), lambda share, words: None) == {}
 
 
-def test_a_listing_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, in between and after; what is begun counts by its steps, what is damaged as nothing, and stays."""
+def test_listing_leaves_the_output_directory_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing counts begun runs by their steps and damaged runs as missing."""
     monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [CLAIM])
     monkeypatch.setattr(door, "_time_steps", lambda run, read: TrainingCost(1.0, 0.0, 0.0))
     asked: Any = {"full": True, "seeds": 1}
@@ -92,8 +92,8 @@ def test_a_listing_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (after["short"].kept, after["short"].begun, after["short"].left_s) == (1, 0, 6.0)
 
 
-def test_what_is_timed_are_steps_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second with each step and look: one second a step, one for 200 held-out pictures."""
+def test_cost_estimate_times_training_steps_and_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake clock advances by a second with each step and each evaluation."""
     from gradwire.training.trainer import Trainer
 
     now = [0.0]
@@ -109,8 +109,8 @@ def test_what_is_timed_are_steps_as_they_are_made(monkeypatch: pytest.MonkeyPatc
     assert set(estimate_costs(runs, lambda share, words: None).values()) == {6 * 1.0 + 2 * 200 * 1.0 / 200}
 
 
-def test_the_short_ones_are_made_first_in_a_full_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the rest is told by what they take, not by how many there are."""
+def test_full_reproduction_starts_with_the_shortest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is weighted by the estimated times of runs."""
     monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [CLAIM])
     monkeypatch.setattr(door, "_time_steps", lambda run, read: TrainingCost(1.0, 0.0, 0.0))
     made, heard = [], []
@@ -132,8 +132,10 @@ def _command(out: Path, *more: str, at: str = "", after: int = 0) -> subprocess.
 
 
 @pytest.mark.parametrize(("at", "code"), [("SIGINT", 130), ("SIGKILL", -signal.SIGKILL)])
-def test_it_goes_on_where_it_was_stopped(tmp_path: Path, at: str, code: int, whole: dict[str, Any]) -> None:
-    """What was done is not done again, what was begun goes on from its checkpoint, and it comes to the same figures."""
+def test_stopped_reproduction_resumes_from_its_checkpoint(
+    tmp_path: Path, at: str, code: int, whole: dict[str, Any]
+) -> None:
+    """Finished runs are not repeated, begun runs continue, and the figures stay equal."""
     out = tmp_path / "out"
     stopped = _command(out, at=at, after=2 * 2 + 6 + 4)
     assert stopped.returncode == code and "Traceback" not in stopped.stderr, stopped.stderr

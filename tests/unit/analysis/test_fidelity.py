@@ -14,7 +14,7 @@ from gradwire.scenarios.schema.fidelity import Fidelity
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_agrees_with_itself():
+def test_identical_runs_agree():
     found = compared()
     assert found.is_within and found.verdicts() == ["case: passed, 8 of 8 figures within their tolerances"]
     assert all(each.difference == 0 for each in found.measures)
@@ -30,12 +30,12 @@ def test_a_run_agrees_with_itself():
 
 
 @pytest.mark.parametrize(("factor", "passed"), [(1.0199, True), (1.0201, False), (0.9801, True), (0.9799, False)])
-def test_the_mean_of_completion_times(factor, passed):
+def test_mean_completion_time_is_judged_against_its_tolerance(factor, passed):
     found = compared(later(factor), Fidelity(completion_mean=0.02))
     assert found.is_within is passed and missed(found) == ([] if passed else ["completion_mean"])
 
 
-def test_the_median_alone():
+def test_median_completion_time_can_fail_alone():
     # of twenty, 107 to 111 us become 112.35, 113.4, ... 116.55: the tenth is behind 100 ... 106, 112 and 112.35
     found = compared(later(1.05, lambda i: 7 <= i % 20 <= 11))
     assert missed(found) == ["completion_p50"]
@@ -45,12 +45,12 @@ def test_the_median_alone():
     )
 
 
-def test_the_slowest_alone():
+def test_p99_completion_time_can_fail_alone():
     found = compared(later(1.1, lambda i: i == 39))
     assert missed(found) == ["completion_p99"]
 
 
-def test_iteration_times_alone():
+def test_iteration_time_can_fail_alone():
     def change(changed):
         changed["iterations"]["end_ps"] = [end + 3 * 10**8 for end in changed["iterations"]["end_ps"]]
 
@@ -59,8 +59,8 @@ def test_iteration_times_alone():
     assert found.missed[0].difference == pytest.approx(0.03)
 
 
-def test_throughput_of_pairs_does_not_cancel_out():
-    """Messages of one pair 5 % slower, of the other 5 % faster: no mean of completion times tells."""
+def test_opposite_throughput_errors_of_pairs_do_not_cancel():
+    """One pair is 5 % slower and the other 5 % faster, so mean completion times agree."""
 
     def change(changed):
         later(1.05, lambda i: i < 20)(changed)
@@ -76,8 +76,8 @@ def test_throughput_of_pairs_does_not_cancel_out():
     assert "2 pairs, max difference of a pair 5.3 % (h1->h2)" in measure.note
 
 
-def test_pairs_of_hosts_are_compared_by_rank():
-    """Which of two equal senders was the faster one is no difference."""
+def test_host_pairs_are_compared_by_throughput_rank():
+    """Swapping two equal senders is not a difference."""
 
     def change(faster):
         return lambda changed: later(0.5, lambda i: i // 20 == faster)(changed)
@@ -88,7 +88,7 @@ def test_pairs_of_hosts_are_compared_by_rank():
     assert "max difference of a pair 100.0 % (h1->h2)" in measure.note
 
 
-def test_throughput_counts_the_time_with_messages_under_way():
+def test_throughput_excludes_idle_time():
     def change(changed):
         m = changed["messages"]
         for i in range(40):  # everything later by an hour, and the second iteration by a day: nothing was slower
@@ -105,13 +105,13 @@ def test_throughput_counts_the_time_with_messages_under_way():
      ("drops_loss", "drops", 45, True), ("drops_loss", "drops", 46, False), ("drops_down", "drops", 46, False),
      ("marks", "marks", 2060, True), ("marks", "marks", 2061, False)],
 )  # fmt: skip
-def test_drops_and_marks(counter, what, value, passed):
-    """1,500 drops in all: 45 are 3 %."""
+def test_drops_and_marks_are_judged_against_their_tolerance(counter, what, value, passed):
+    """45 of 1,500 drops are 3 %."""
     found = compared(count(counter, 1, value))
     assert missed(found) == ([] if passed else [what])
 
 
-def test_one_cause_in_place_of_another_is_shown_and_no_difference():
+def test_drop_causes_are_shown_but_not_judged():
     def change(changed):
         changed["ports"]["drops_tail"] = [0, 900]
         changed["ports"]["drops_selective"] = [0, 600]
@@ -123,7 +123,7 @@ def test_one_cause_in_place_of_another_is_shown_and_no_difference():
     assert shown["drops of all ports"] == (1500, 1500, "ok")
 
 
-def test_what_simulations_scatter_over_is_not_held_against_the_emulation():
+def test_differences_within_the_simulation_spread_pass():
     def change(changed):
         changed["ports"]["marks"] = [0, 2200]
 
@@ -143,7 +143,7 @@ def test_what_simulations_scatter_over_is_not_held_against_the_emulation():
 
 
 @pytest.mark.parametrize(("emulated", "passed"), [(1700, True), (1699, False), (2300, True), (2301, False)])
-def test_the_scatter_of_simulations_has_two_ends(emulated, passed):
+def test_simulation_spread_has_lower_and_upper_limits(emulated, passed):
     others = [compared_result(count("marks", 1, marks)) for marks in (1700, 2300, 2100)]
     found = agreement(SIM, compared_result(count("marks", 1, emulated)), STRICT, others)
     assert found.is_within is passed
@@ -151,13 +151,13 @@ def test_the_scatter_of_simulations_has_two_ends(emulated, passed):
     assert (marks.low, marks.high) == (1700, 2300)
 
 
-def test_what_a_simulation_has_not_counted_is_no_end_of_the_scatter():
+def test_unknown_simulation_counters_disable_the_spread():
     others = [compared_result(count("marks", 1, marks)) for marks in (-1, 2500)]
     found = agreement(SIM, compared_result(count("marks", 1, 1000)), STRICT, others)
     assert missed(found) == ["marks"] and found.missed[0].low is None
 
 
-def test_a_few_packets_are_no_difference():
+def test_drop_differences_up_to_drops_packets_pass():
     def change(changed):
         changed["ports"]["drops_tail"] = [0, 0]
         changed["ports"]["drops_selective"] = [0, 4]
@@ -170,7 +170,7 @@ def test_a_few_packets_are_no_difference():
     assert missed(agreement(result(sim), compared_result(change), fewer)) == ["drops"]
 
 
-def test_ports_are_judged_if_asked_for():
+def test_marks_per_port_are_judged_on_request():
     def change(changed):
         changed["ports"]["marks"] = [100, 1900]
 
@@ -180,8 +180,8 @@ def test_ports_are_judged_if_asked_for():
     assert found.missed[0].difference is None and found.missed[0].difference_text() == "from none"
 
 
-def test_drops_of_ports_are_judged_if_asked_for():
-    """The sum of all causes of each port, as far as it is more than some packets."""
+def test_drops_per_port_are_judged_on_request():
+    """Drops of all causes are summed per port; differences of a few packets pass."""
 
     def change(changed):
         changed["ports"]["drops_tail"] = [40, 910]
@@ -192,7 +192,7 @@ def test_drops_of_ports_are_judged_if_asked_for():
     assert [(each.what, each.where, each.sim, each.emu) for each in found.missed] == [("drops", "h0->s0", 0, 40)]
 
 
-def test_loss_of_messages_does_not_cancel_out():
+def test_opposite_loss_errors_of_messages_do_not_cancel():
     def change(changed):
         m = changed["messages"]
         for i in range(40):
@@ -204,7 +204,7 @@ def test_loss_of_messages_does_not_cancel_out():
     assert found.missed[0].difference == pytest.approx(0.03) and found.missed[0].sim == found.missed[0].emu
 
 
-def test_what_is_off_is_shown_and_not_judged():
+def test_disabled_tolerances_are_shown_but_not_judged():
     off = Fidelity(**dict.fromkeys(("completion_mean", "completion_p50", "completion_p99", "throughput"), "off"))
     found = compared(later(3), off)
     assert found.is_within
@@ -214,14 +214,14 @@ def test_what_is_off_is_shown_and_not_judged():
     assert found.verdicts()[-1] == "case: passed, 4 of 4 figures within their tolerances"
 
 
-def test_what_was_not_counted_is_unknown():
+def test_uncounted_marks_are_unknown_and_not_judged():
     found = compared(count("marks", 1, -1))
     measure = next(each for each in found.measures if each.what == "marks")
     assert measure.unknown and measure.is_within is None and measure.text(measure.emu) == "unknown"
     assert found.is_within and "unknown: marks of all ports was not counted by both" in found.verdicts()
 
 
-def test_classes():
+def test_drops_and_marks_are_counted_per_priority():
     def change(changed):
         changed["messages"]["marked"] = [2 * (p == 1) for p in changed["messages"]["priority"]]
         changed["drops"] = {
@@ -248,7 +248,7 @@ def without(row: int):
     return change
 
 
-def test_numbers_of_messages_and_their_order_mean_nothing():
+def test_message_numbers_and_order_do_not_matter():
     def change(changed):
         for name, column in changed["messages"].items():
             column.reverse()
@@ -258,7 +258,7 @@ def test_numbers_of_messages_and_their_order_mean_nothing():
     assert compared(change).is_within
 
 
-def test_messages_without_a_partner():
+def test_unmatched_messages_are_faults():
     found = compared(without(5))
     assert not found.is_within and not found.missed
     assert found.faults == ["1 messages were simulated only: train/push/0/5/0/h0/h2"]
@@ -274,14 +274,14 @@ def test_messages_without_a_partner():
 
 
 @pytest.mark.parametrize("name", ["job", "kind", "iteration", "tensor", "part", "src", "dst"])
-def test_every_part_of_what_a_message_is_counts(name):
+def test_every_key_field_distinguishes_messages(name):
     def change(changed):
         changed["messages"][name][0] = {"job": "x", "kind": "pull", "src": "h9", "dst": "h9"}.get(name, 99)
 
     assert any("emulated only" in fault for fault in compared(change).faults)
 
 
-def test_messages_that_are_alike_are_paired_in_order():
+def test_messages_with_equal_keys_are_paired_in_order():
     def change(changed):
         m = changed["messages"]
         m["iteration"], m["tensor"] = [0] * 40, [-1] * 40
@@ -297,12 +297,12 @@ def test_messages_that_are_alike_are_paired_in_order():
     assert (found.ratios == 1).sum() == 39
 
 
-def test_messages_of_other_sizes():
+def test_messages_of_different_size_are_faults():
     found = compared(lambda changed: changed["messages"]["bytes"].__setitem__(0, 1001))
     assert "1 messages have different sizes: train/push/0/0/0/h0/h2" in found.faults
 
 
-def test_messages_that_one_run_has_not_delivered():
+def test_messages_delivered_in_one_run_only_are_faults():
     def change(changed):
         changed["messages"]["end_ps"][0] = -1
 
@@ -318,7 +318,7 @@ def test_messages_that_one_run_has_not_delivered():
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_a_run_that_alone_was_cut_is_another_run(cut):
+def test_undelivered_message_is_a_fault_if_only_one_run_was_cut(cut):
     changed = tables()
     changed["messages"]["end_ps"][0] = -1
     totals = [{"ended_by": "done"}, {"ended_by": "done"}]
@@ -327,7 +327,7 @@ def test_a_run_that_alone_was_cut_is_another_run(cut):
     assert found.faults == ["1 messages were delivered in the simulated run only: train/push/0/0/0/h0/h2"]
 
 
-def test_iterations_that_the_end_has_cut_off_are_no_difference():
+def test_iterations_cut_off_by_the_duration_are_ignored():
     changed = tables()
     for column in changed["iterations"].values():
         del column[5]
@@ -335,7 +335,7 @@ def test_iterations_that_the_end_has_cut_off_are_no_difference():
     assert agreement(result(**ended), result(changed, **ended), STRICT).is_within
 
 
-def test_nothing_at_all_is_no_agreement():
+def test_runs_without_delivered_messages_do_not_agree():
     def change(changed):
         changed["messages"]["end_ps"] = [-1] * 40
         changed["iterations"] = {}
@@ -347,7 +347,7 @@ def test_nothing_at_all_is_no_agreement():
     assert found.faults == ["no message was delivered in both runs"] and not found.is_within
 
 
-def test_iterations_and_ports_without_a_partner():
+def test_unmatched_iterations_and_ports_are_faults():
     def change(changed):
         for column in changed["iterations"].values():
             del column[5]
@@ -361,12 +361,12 @@ def test_iterations_and_ports_without_a_partner():
 
 
 @pytest.mark.parametrize("key", ["scenario_hash", "trace_hash", "seed"])
-def test_runs_of_different_things(key):
+def test_runs_of_different_scenarios_traces_or_seeds_do_not_agree(key):
     found = compared(**{key: "other"})
     assert not found.is_within and "runs are of different" in found.faults[0]
 
 
-def test_a_broken_bound_is_a_fault():
+def test_loss_bound_violation_is_a_fault():
     def change(changed):
         changed["messages"]["lost_bytes"][3], changed["messages"]["received_bytes"][3] = 101, 899
 
@@ -374,7 +374,7 @@ def test_a_broken_bound_is_a_fault():
     assert "1 messages of the emulated run lost more than their bound" in found.faults[0]
 
 
-def test_a_disturbed_run_never_passes():
+def test_disturbed_run_never_passes():
     found = compared(engine={"valid": False, "disturbed": ["the scheduler stalled for 31 ms"]})
     assert not found.missed and not found.faults and not found.is_within
     assert found.verdicts()[0] == "invalid: the scheduler stalled for 31 ms"
@@ -386,11 +386,11 @@ def test_a_disturbed_run_never_passes():
 # --- small things -----------------------------------------------------------------------------------------------------
 
 
-def test_differences():
+def test_relative_differences_handle_zero_values():
     assert [relative(2, 3), relative(4, 3), relative(0, 0), relative(0, 1)] == [0.5, -0.25, 0, None]
     assert relative_differences([2, 4, 0, 0], [3, 3, 0, 5]).tolist() == [0.5, 0.25, 0, 1]
 
 
-def test_exactly_the_tolerance_passes():
+def test_difference_equal_to_the_tolerance_passes():
     assert Measure("marks", "x", PACKETS, 1000, 1030, relative(1000, 1030), 0.03).is_within
     assert Measure("loss", "x", "share", 0.1, 0.1 + 0.02, 0.1 + 0.02 - 0.1, 0.02).is_within

@@ -36,7 +36,7 @@ def scenario(**fidelity: Any) -> Scenario:
     return star_scenario(fidelity=fidelity)
 
 
-def test_what_is_printed_and_written(tmp_path, capsys):
+def test_report_prints_a_table_and_writes_files(tmp_path, capsys):
     changed = tables()
     later(1.5)(changed)
     emu = result(changed)
@@ -61,12 +61,12 @@ def test_what_is_printed_and_written(tmp_path, capsys):
         write_report(shown, tmp_path / "out")
 
 
-def test_quiet_prints_nothing(capsys):
+def test_quiet_comparison_prints_nothing(capsys):
     assert compare_runs([SIM], [SIM], Fidelity(), quiet=True).passed
     assert capsys.readouterr().out == ""
 
 
-def test_the_tolerances_are_the_scenarios():
+def test_comparison_uses_the_given_tolerances():
     changed = tables()
     later(1.05)(changed)
     emu = result(changed)
@@ -74,7 +74,7 @@ def test_the_tolerances_are_the_scenarios():
     assert not compare_runs([SIM], [emu], Fidelity(completion_mean=0.02), quiet=True).passed
 
 
-def test_the_ports_that_differ_most_are_shown():
+def test_ports_with_the_largest_differences_are_shown():
     changed = tables()
     ports = {name: [0] * 20 for name in TABLES["ports"]} | {
         "port": [f"s0->h{i}" for i in range(20)],
@@ -101,7 +101,7 @@ def slower(factor: float, seed: int) -> Result:
     return result(changed, seed=seed)
 
 
-def test_a_seed_under_which_nothing_was_delivered_says_nothing_of_the_mean_difference(capsys):
+def test_seed_without_deliveries_is_excluded_from_the_mean_difference(capsys):
     simulated = [result(seed=seed) for seed in (1, 2, 3)]
     shown = compare_runs(simulated, [slower(1.1, 1), nothing_delivered(2), slower(1.3, 3)], Fidelity())
     printed = capsys.readouterr().out
@@ -113,13 +113,13 @@ def test_a_seed_under_which_nothing_was_delivered_says_nothing_of_the_mean_diffe
     assert said == pytest.approx({"mean": 0.2, "low": 0.2 - 1.2706, "high": 0.2 + 1.2706, "seeds": 2})
 
 
-def test_without_seeds_there_is_no_mean_difference():
+def test_mean_difference_requires_several_seeds_and_deliveries():
     assert compare_runs([SIM], [slower(1.1, 1)], Fidelity(), quiet=True).data["mean_difference"] is None
     nothing = [nothing_delivered(seed) for seed in (1, 2)]
     assert compare_runs(nothing, nothing, Fidelity(), quiet=True).data["mean_difference"] is None
 
 
-def test_one_seed_that_delivers_has_no_interval(capsys):
+def test_mean_difference_of_one_delivering_seed_has_no_interval(capsys):
     simulated = [result(seed=seed) for seed in (1, 2)]
     shown = compare_runs(simulated, [slower(1.1, 1), nothing_delivered(2)], Fidelity())
     assert shown.data["mean_difference"] == {"mean": pytest.approx(0.1), "low": None, "high": None, "seeds": 1}
@@ -130,12 +130,12 @@ def test_one_seed_that_delivers_has_no_interval(capsys):
 @pytest.mark.parametrize("simulated, emulated, words", [
     ([], [], "0 simulated and 0 emulated"), ([SIM, SIM], [SIM], "2 simulated and 1 emulated"), ([SIM, SIM], [SIM, SIM], "seeds are not distinct"),
 ])  # fmt: skip
-def test_runs_that_are_no_pairs_are_refused(simulated, emulated, words):
+def test_unpaired_runs_are_refused(simulated, emulated, words):
     with pytest.raises(ResultError, match=words):
         compare_runs(simulated, emulated, Fidelity(), quiet=True)
 
 
-def test_iterations_of_several_seeds_are_drawn_over_each_other(tmp_path, monkeypatch):
+def test_iteration_plot_overlays_several_seeds(tmp_path, monkeypatch):
     drawn: list[Figure] = []
     monkeypatch.setattr(
         "gradwire.analysis.fidelity.fidelity_plot.save_figure", lambda figure, *_, **__: drawn.append(figure)
@@ -152,7 +152,7 @@ def test_iterations_of_several_seeds_are_drawn_over_each_other(tmp_path, monkeyp
     ]
 
 
-def test_a_scenarios_table(tmp_path):
+def test_scenario_tolerances_are_read_without_changing_the_digest(tmp_path):
     plain = star_scenario()
     assert plain.fidelity == Fidelity() and plain.fidelity.completion_mean == 0.10
     given = scenario(completion_p99="off", marks=0.5, drops_packets=3)
@@ -164,12 +164,12 @@ def test_a_scenarios_table(tmp_path):
 
 
 @pytest.mark.parametrize("value", [-0.1, "2%", True, float("inf"), float("nan"), "on", [0.1]])
-def test_what_is_no_tolerance(value):
+def test_invalid_tolerances_are_refused(value):
     with pytest.raises(ValidationError):
         Fidelity(completion_mean=value)
 
 
-def test_unknown_keys_are_mistakes():
+def test_unknown_fidelity_keys_are_refused():
     with pytest.raises(ValidationError):
         Fidelity(speed=0.1)
 
@@ -230,7 +230,7 @@ def command(tmp_path, monkeypatch):
 VALID = {"valid": True, "disturbed": []}
 
 
-def test_the_command_ends_with_0_where_the_runs_agree(command):
+def test_fidelity_command_exits_with_0_if_runs_agree(command):
     done = command("--json", engine=VALID)
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
@@ -238,21 +238,21 @@ def test_the_command_ends_with_0_where_the_runs_agree(command):
     assert all(each["low"] is None for each in data["measures"])
 
 
-def test_the_command_ends_with_1_where_they_do_not(command):
+def test_fidelity_command_exits_with_1_if_runs_differ_or_are_disturbed(command):
     done = command(engine=VALID, rate="500Mbps")
     assert done.exit_code == 1 and "FAILED" in done.stdout and "missed: completion, mean" in done.stdout
     done = command(engine={"valid": False, "disturbed": ["it stood still"]})
     assert done.exit_code == 1 and "invalid: it stood still" in done.stdout
 
 
-def test_the_command_shakes_the_simulation_as_often_as_is_asked_for(command):
+def test_fidelity_command_measures_the_simulation_spread(command):
     done = command("--json", engine=VALID, spread=3)
     assert done.exit_code == 0, done.output
     mean = next(each for each in json.loads(done.stdout)["measures"] if each["what"] == "completion_mean")
     assert mean["low"] < mean["high"]
 
 
-def test_the_command_runs_both_worlds_with_as_many_seeds_as_are_asked_for(command, tmp_path):
+def test_fidelity_command_simulates_and_emulates_every_seed(command, tmp_path):
     done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=3, rate="900Mbps", completion_mean=0.2)
     assert "seed by seed" in done.stdout and "mean difference" in done.stdout
     folders = {
@@ -277,7 +277,7 @@ def test_the_command_runs_both_worlds_with_as_many_seeds_as_are_asked_for(comman
 @pytest.mark.parametrize(
     "stop, code", [(KeyboardInterrupt, 130), (TestbedError("the runner is gone", "testbed", usage=False), 1)]
 )
-def test_a_command_that_ends_before_its_time_keeps_the_seeds_that_were_done(stop, code, command, tmp_path):
+def test_fidelity_command_keeps_finished_seeds_if_emulation_stops(stop, code, command, tmp_path):
     done = command("--out", str(tmp_path / "out"), engine=VALID, seeds=2, late=2, stop=stop)
     assert done.exit_code == code and "not compared" in done.stderr
     assert (code == 1) == ("the runner is gone" in done.stderr)
@@ -287,9 +287,7 @@ def test_a_command_that_ends_before_its_time_keeps_the_seeds_that_were_done(stop
     ]  # fmt: skip
 
 
-def test_a_command_that_is_interrupted_while_it_simulates_keeps_the_seeds_that_were_done(
-    command, tmp_path, monkeypatch
-):
+def test_fidelity_command_keeps_finished_seeds_if_simulation_is_interrupted(command, tmp_path, monkeypatch):
     def interrupted(scenario):
         if scenario.seed == 3:
             raise KeyboardInterrupt
@@ -305,7 +303,7 @@ def test_a_command_that_is_interrupted_while_it_simulates_keeps_the_seeds_that_w
     ]
 
 
-def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(command, tmp_path):
+def test_interrupted_fidelity_command_keeps_results_without_comparison(command, tmp_path):
     done = command("--out", str(tmp_path / "out"))
     assert done.exit_code == 130 and "not compared" in done.stderr
     assert [path.name for path in (tmp_path / "out" / "results").iterdir()] == ["simulated"]
@@ -315,7 +313,7 @@ def test_an_interrupted_command_compares_nothing_and_keeps_the_simulation(comman
 
 
 @pytest.mark.parametrize("low, high, shown", [(2.6, 80, ["5", "10", "20", "50"]), (0.5, 30000, None)])
-def test_numbers_on_a_logarithmic_axis_do_not_overlap(low, high, shown):
+def test_tick_labels_of_a_log_axis_do_not_overlap(low, high, shown):
     figure = Figure(figsize=(4, 3))
     canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -84,8 +84,8 @@ def summed(values: list[int]) -> list[int]:
     return np.cumsum(values).tolist()
 
 
-def test_every_message_of_an_iteration_is_there_once(lossy: tuple[ResultContext, Any]) -> None:
-    """Begin, release, end, bytes and receiver of each, to a tick; those of other iterations if they are under way."""
+def test_timeline_shows_every_message_of_an_iteration_once(lossy: tuple[ResultContext, Any]) -> None:
+    """Times are exact to a tick; overlapping messages of other iterations are included."""
     found, result = lossy
     lanes = lanes_of(found, 2)
     tick, start = lanes["tick_ps"], lanes["start_ps"]
@@ -112,7 +112,7 @@ def test_every_message_of_an_iteration_is_there_once(lossy: tuple[ResultContext,
     assert drawn == wanted and sum(wanted.values()) >= sum(row["iteration"] == 2 for row in rows(result.messages))
 
 
-def test_computing_and_waiting_fill_an_iteration(lossy: tuple[ResultContext, Any]) -> None:
+def test_compute_and_waiting_spans_fill_an_iteration(lossy: tuple[ResultContext, Any]) -> None:
     found, result = lossy
     lanes = lanes_of(found, 1)
     tick, waiting = lanes["tick_ps"], lanes["spans"].index("waiting")
@@ -129,7 +129,7 @@ def test_computing_and_waiting_fill_an_iteration(lossy: tuple[ResultContext, Any
             assert abs(int(length[mine].sum()) * tick - whole) <= 2 * own.sum() * tick
 
 
-def test_drops_and_queues_are_those_of_the_time(lossy: tuple[ResultContext, Any]) -> None:
+def test_timeline_drops_and_queues_match_the_iteration(lossy: tuple[ResultContext, Any]) -> None:
     found, result = lossy
     lanes = lanes_of(found, 2)
     end = max(row["end_ps"] for row in rows(result.iterations) if row["iteration"] == 2)
@@ -150,14 +150,14 @@ def test_drops_and_queues_are_those_of_the_time(lossy: tuple[ResultContext, Any]
     assert all(min(queue["at"][1:], default=0) >= 0 for queue in lanes["queues"])
 
 
-def test_a_page_has_room_for_the_first_hosts(lossy: tuple[ResultContext, Any]) -> None:
-    """What is left out is said, and nothing points to a host that is not there."""
+def test_timeline_is_limited_to_the_first_hosts(lossy: tuple[ResultContext, Any]) -> None:
+    """A note counts omitted hosts, and no message points to one."""
     lanes = lanes_of(lossy[0], 1, most=1)
     assert [host["name"] for host in lanes["hosts"]] == ["h0"]
     assert set(lanes["hosts"][0]["messages"]["to"]) == {-1} and "shown are 1 of 4 hosts" in lanes["notes"][0]
 
 
-def test_the_usual_iteration_is_nearest_to_the_mean(lossy: tuple[ResultContext, Any]) -> None:
+def test_typical_iteration_is_nearest_to_the_mean_time(lossy: tuple[ResultContext, Any]) -> None:
     found, result = lossy
     means = {
         n: np.mean([row["end_ps"] - row["start_ps"] for row in rows(result.iterations) if row["iteration"] == n])
@@ -170,8 +170,8 @@ def test_the_usual_iteration_is_nearest_to_the_mean(lossy: tuple[ResultContext, 
         lanes_of(found, 9)
 
 
-def test_flows_without_a_job_are_those_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them where they are few; else so many one after the other, which is said."""
+def test_timeline_of_many_flows_shows_the_middle_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of few flows shows all of them; a note states the limit otherwise."""
     result = simulate(gradwire.Scenario.model_validate(SCENARIO))
     found = ResultContext(result, where="flows")
     whole = lanes_of(found)
@@ -185,7 +185,7 @@ def test_flows_without_a_job_are_those_in_the_middle(monkeypatch: pytest.MonkeyP
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=200))
-def test_tails_say_how_many_are_as_late(values: list[int]) -> None:
+def test_tail_gives_the_share_of_values_at_least_as_large(values: list[int]) -> None:
     found, shares = tail(np.array(values))
     assert found[0] == min(values) and shares[0] == 100
     for value, share in zip(found.tolist(), shares.tolist(), strict=True):
@@ -194,8 +194,8 @@ def test_tails_say_how_many_are_as_late(values: list[int]) -> None:
 
 @given(st.text(), st.text())
 @example("</script><b>", "</pre></details><!--<script>")
-def test_no_text_breaks_out_of_its_element(words: str, other: str) -> None:
-    """Whatever names are like, elements end where they should and data are what they were."""
+def test_page_escapes_arbitrary_text(words: str, other: str) -> None:
+    """Elements end properly and data stay unchanged for any text."""
     section = PageSection(
         words + "</section>", other, words, [prose(other + "</p><script>"), code(words), data({"x": [words, other]})]
     )
@@ -204,7 +204,7 @@ def test_no_text_breaks_out_of_its_element(words: str, other: str) -> None:
     assert sum(tag == "script" for tag, _ in found.attributes) == 2 + 5
 
 
-def test_numbers_are_those_of_json() -> None:
+def test_rounded_numbers_are_valid_json() -> None:
     assert rounded({"a": [1.23456789, float("inf"), float("nan"), 7, "x", None]}) == {
         "a": [1.23457, None, None, 7, "x", None]
     }
@@ -225,7 +225,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }  # fmt: skip
 
 
-def test_one_page_of_everything(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_report_combines_all_kinds_of_folders(folders: dict[str, Path], tmp_path: Path) -> None:
     done = CliRunner().invoke(
         cli.app, ["report", *map(str, folders.values()), "--out", str(tmp_path / "all.html"), "--json"]
     )
@@ -245,7 +245,7 @@ def test_one_page_of_everything(folders: dict[str, Path], tmp_path: Path) -> Non
         assert wanted in words, wanted
 
 
-def test_a_comparison_of_several_seeds_has_its_page(tmp_path: Path) -> None:
+def test_report_shows_a_fidelity_comparison_seed_by_seed(tmp_path: Path) -> None:
     text = report(
         page_cases.fidelity_of_seeds(tmp_path / "seeds"), out=tmp_path / "r.html", perfetto=False
     ).path.read_text(encoding="utf-8")
@@ -259,8 +259,8 @@ def test_a_comparison_of_several_seeds_has_its_page(tmp_path: Path) -> None:
     )
 
 
-def test_it_asks_no_network(folders: dict[str, Path], tmp_path: Path) -> None:
-    """Its policy forbids it, and there is nothing that would."""
+def test_report_page_makes_no_network_requests(folders: dict[str, Path], tmp_path: Path) -> None:
+    """The content security policy forbids requests, and no element makes any."""
     text = report(folders["run"], out=tmp_path / "r.html", perfetto=False).path.read_text(encoding="utf-8")
     found = Page(text)
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)
@@ -281,13 +281,13 @@ def test_it_asks_no_network(folders: dict[str, Path], tmp_path: Path) -> None:
     assert not re.search(r"@import|url\(|fetch\(|XMLHttp|import\(|WebSocket|localStorage", text)
 
 
-def test_the_same_gives_the_same_bytes(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_report_is_reproducible_byte_for_byte(folders: dict[str, Path], tmp_path: Path) -> None:
     one, other = (report(folders["comparison"], out=tmp_path / f"{n}.html", perfetto=False).path for n in (1, 2))
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_sweep_is_read_as_it_was_left(folders: dict[str, Path]) -> None:
-    """Tables, states and plots without resolving a scenario."""
+def test_sweep_read_from_its_folder_equals_the_original(folders: dict[str, Path]) -> None:
+    """Tables, states and plots are read without resolving a scenario."""
     found = Sweep.read(folders["sweep"])
     again = page_cases.sweep(folders["sweep"])
     assert found.table.equals(again.table) and found.points_table.equals(again.points_table)
@@ -295,7 +295,7 @@ def test_a_sweep_is_read_as_it_was_left(folders: dict[str, Path]) -> None:
     assert [point.labels for point in found.points] == [point.labels for point in again.points]
 
 
-def test_objects_and_folders_make_the_same_plots(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_objects_and_folders_yield_the_same_figures(folders: dict[str, Path], tmp_path: Path) -> None:
     comparison = gradwire.compare(folders["comparison"])
     pages = [
         Page(gradwire.report(source, out=tmp_path / f"{n}.html", perfetto=False).path.read_text(encoding="utf-8"))
@@ -314,10 +314,10 @@ def test_objects_and_folders_make_the_same_plots(folders: dict[str, Path], tmp_p
     (["damaged"], "claims.json: is damaged"),
     (["begun"], "begun: is an unfinished reproduction without verdicts; expected gradwire reproduce"),
 ])  # fmt: skip
-def test_what_cannot_be_reported_is_refused(
+def test_report_refuses_unsuitable_folders_and_outputs(
     arguments: list[str], words: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence, 2, and nothing half written."""
+    """The command prints one message, exits with 2 and writes no file."""
     monkeypatch.chdir(tmp_path)
     for name in ("run", "claims"):
         (tmp_path / name).symlink_to(folders[name])
@@ -335,8 +335,8 @@ def test_what_cannot_be_reported_is_refused(
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "taken.html").read_text() == "mine"
 
 
-def test_a_run_whose_trace_is_gone_has_everything_else(lossy: tuple[ResultContext, Any], tmp_path: Path) -> None:
-    """It was given to `simulate`, and is no name that could be loaded: no timeline, and the reason."""
+def test_report_without_the_trace_omits_the_timeline(lossy: tuple[ResultContext, Any], tmp_path: Path) -> None:
+    """The trace was passed to `simulate` as an object, so its name cannot be loaded."""
     text = report(lossy[1], out=tmp_path / "r.html").path.read_text(encoding="utf-8")
     found = Page(text)
     assert "no timeline: " in " ".join(found.texts)

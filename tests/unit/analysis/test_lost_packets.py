@@ -53,9 +53,10 @@ def kept(
     return folder
 
 
-def test_servers_by_hand(tmp_path: Path) -> None:
-    """Two workers, tensors of 4 and 2 packets (the second of 3 values), 2 steps. Worker 0 loses packets 1 and 2 in both and
-    the last one in the second; worker 1 packet 0 of the second tensor in the first. What came back does not count."""
+def test_lost_packets_of_servers_match_hand_computed_values(tmp_path: Path) -> None:
+    """Two workers push tensors of 4 and 2 packets (the second of 3 values) in 2 steps. Worker 0 loses packets 1 and 2
+    in both steps and the last packet in the second; worker 1 loses packet 0 of the second tensor in the first. Losses
+    of pulls do not count."""
     rows = [
         (0, 0, "push", -1, 0, 0, 1, 2), (1, 0, "push", -1, 0, 0, 1, 2), (1, 0, "push", -1, 0, 1, 1, 1),
         (0, 0, "push", -1, 1, 1, 0, 1), (0, 0, "pull", -1, 1, 0, 0, 4),
@@ -74,8 +75,8 @@ def test_servers_by_hand(tmp_path: Path) -> None:
     assert found.worst() == pytest.approx(5 / 3)
 
 
-def test_a_ring_by_hand(tmp_path: Path) -> None:
-    """Three workers, buckets of 10 and of 2 values: segments of 4 and of 1, 2 packets and 1; 4 hops."""
+def test_lost_packets_of_a_ring_match_hand_computed_values(tmp_path: Path) -> None:
+    """Three workers exchange buckets of 10 and 2 values over 4 hops, in segments of 2 packets and 1."""
     rows = [(0, 0, "hop", 3, 2, 0, 0, 2), (0, 0, "hop", 0, 1, 1, 0, 1)]
     folder = kept(tmp_path, rows, 1, [2, 10], [[1], [0]], workers=3)
     found = lost_packets(folder)
@@ -92,9 +93,9 @@ def test_a_ring_by_hand(tmp_path: Path) -> None:
     assert again is not None and again == pytest.approx(wanted)
 
 
-def test_runs_and_workers_of_chance() -> None:
-    """Lost anywhere, runs are as long as chance makes them, and workers have nothing to do with each other; every step the same
-    tail is one run each, lost again, of no worker that varies."""
+def test_loss_statistics_distinguish_random_and_constant_losses() -> None:
+    """Random losses have runs of chance length and are uncorrelated between workers. The same tail lost in every step
+    is one run per step, repeated, and without a correlation."""
     lost = np.random.default_rng(1).random((400, 1, 4, 50)) < 0.1
     chance = LostPackets(lost, ((0, 50),))
     assert chance.runs() == pytest.approx(1, abs=0.02) and chance.repeated_share() == pytest.approx(0.1, abs=0.01)
@@ -118,15 +119,15 @@ def test_runs_and_workers_of_chance() -> None:
     )
 
 
-def test_nothing_lost_and_nothing_kept(tmp_path: Path) -> None:
+def test_loss_figures_are_zero_without_losses_and_absent_without_a_table(tmp_path: Path) -> None:
     assert lost_packets(tmp_path) is None and lost_figures(tmp_path) == {}
     found = lost_figures(kept(tmp_path, [], 2, [8], []))
     assert found == {"often_lost": 0, "lost@0,0": 0, "lost@1,0": 0}
 
 
 @pytest.mark.parametrize("row", [(9, 0, "push", -1, 0, 0, 0, 1), (0, 0, "push", -1, 0, 9, 0, 1)])
-def test_damaged_tables_are_said_to_be(tmp_path: Path, row: tuple[Any, ...]) -> None:
-    """A step and a tensor that there was not; no table at all."""
+def test_damaged_missing_tables_are_reported(tmp_path: Path, row: tuple[Any, ...]) -> None:
+    """A table may name an unknown step or tensor, or be unreadable."""
     with pytest.raises(ResultError, match=r"missing\.parquet: is damaged"):
         lost_packets(kept(tmp_path, [row], 2, [8], []))
     (tmp_path / "missing.parquet").write_bytes(b"nothing")
@@ -134,8 +135,9 @@ def test_damaged_tables_are_said_to_be(tmp_path: Path, row: tuple[Any, ...]) -> 
         lost_packets(tmp_path)
 
 
-def test_maps_have_one_scale_and_their_own_places() -> None:
-    """Of the first seed; an arm of servers has no map. The colour of all ends at the largest share of any."""
+def test_loss_maps_share_a_colour_scale_and_do_not_overlap() -> None:
+    """Maps show the first seed, and variants with servers have none. The colour scale ends at the largest share of
+    all maps."""
     claim = next(each for each in claims_of("loop") if each.id == "L8")
     figures = {}
     for run in runs_of_claim(claim, 2, False, {"pictures": "synthetic"}):
@@ -167,8 +169,10 @@ def test_maps_have_one_scale_and_their_own_places() -> None:
 
 
 @pytest.mark.parametrize(("more", "shape"), [((), (3, 1, 2)), (RING, (3, 2, 2))])
-def test_what_a_training_keeps_is_read(tmp_path: Path, more: tuple[str, ...], shape: tuple[int, ...]) -> None:
-    """As many packets as its table has, in their places; and a reproduction has the figures with the others."""
+def test_loss_figures_match_the_missing_table_of_a_training_run(
+    tmp_path: Path, more: tuple[str, ...], shape: tuple[int, ...]
+) -> None:
+    """The packets counted equal those of the table, and the run store adds the loss figures."""
     pytest.importorskip("torch")
     from gradwire.scenarios.loading.load import load_scenario
     from gradwire.studies.training.run import train

@@ -20,8 +20,8 @@ def run(exchange, workers, loss=0.02, **fields):
     return case, simulate(case, TRACE)
 
 
-def test_in_a_ring_of_two_it_is_what_each_message_lost():
-    """By hand: of a segment one worker sends its own values, and gets the sum back."""
+def test_lost_values_of_a_ring_of_two_follow_from_lost_bytes():
+    """A worker sends its own values of a segment and receives the sum."""
     case, result = run({"kind": "ring"}, 2)
     assert result.missing.num_rows > 0
     found = {(each.worker, each.tensor): each.share for each in lost_values(case, result, TRACE)}
@@ -45,7 +45,7 @@ def test_in_a_ring_of_two_it_is_what_each_message_lost():
         ({"kind": "ring"}, 3, {"bound_per": "exchange"}),
     ],
 )  # fmt: skip
-def test_no_more_is_missing_than_all_messages_may_lose(exchange, workers, fields):
+def test_lost_values_stay_below_the_loss_bounds(exchange, workers, fields):
     case, result = run(exchange, workers, **fields)
     found = lost_values(case, result, TRACE)
     assert {each.tensor for each in found} == {0, 1, 2, 3} and {each.worker for each in found} == set(range(workers))
@@ -54,12 +54,12 @@ def test_no_more_is_missing_than_all_messages_may_lose(exchange, workers, fields
     assert 0 < mean < (0.5 if "bound_per" in fields else 1)
 
 
-def test_nothing_lost_is_nothing_missing():
+def test_lossless_exchange_has_no_lost_values():
     case, result = run({"kind": "ring"}, 3, loss=0.0, push_bound=0.0, pull_bound=0.0)
     assert {each.share for each in lost_values(case, result, TRACE)} == {0.0}
 
 
-def test_slices_of_a_tensor_count_together():
+def test_lost_values_of_tensor_slices_are_combined():
     job = ring_job(2, scheduler={"kind": "p3", "slice": "100kB"}, **LOSSY)
     case = scenario(job, transport="dlcp", switch=SWITCH, link={"loss": 0.02})
     found = lost_values(case, simulate(case, TRACE), TRACE)

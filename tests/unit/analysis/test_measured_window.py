@@ -51,11 +51,11 @@ def result(window: str) -> Result:
         ('[measure]\nafter = "1us"', [], 0, 0, 0),
     ],
 )
-def test_flows_count_that_begin_in_the_window(
+def test_metrics_cover_flows_that_start_in_the_window(
     window: str, taken: list[int], under_way: int, again: int, lost: int
 ) -> None:
-    """At its beginning or later, and before its end: 999 ps is before 1 ns, 1000 ps is in it, 2000 ps is not before 2 ns.
-    Retransmissions are 0, 1, 2, 0, 0 by flow. Those of the job are the same whatever the window."""
+    """The window includes its start and excludes its end. Of 999, 1000 and 2000 ps only 1000 is within 1 to 2 ns.
+    Retransmissions are 0, 1, 2, 0, 0 by flow. The job's figures do not depend on the window."""
     found = result(window)
     job, web = measure(found)
     assert web.traffic and not job.traffic
@@ -71,14 +71,14 @@ def test_flows_count_that_begin_in_the_window(
     assert (job.completion["all"].count, job.under_way, job.retransmitted) == (4, 1, 3)
 
 
-def test_the_table_says_which_flows() -> None:
+def test_table_heading_states_the_measured_window() -> None:
     found = result('[measure]\nafter = "1ns"\nuntil = "2ns"')
     ((traffic, _, _),) = flow_blocks([found], [measure(found)])
     assert traffic == "web that begin from 1ns to 2ns"
 
 
-def test_a_window_changes_no_run() -> None:
-    """Tables and digest are those of the run without one; only figures differ."""
+def test_measured_window_does_not_change_the_run() -> None:
+    """Tables and digest equal those without a window; only metrics differ."""
     tables: dict[str, Any] = {key: value for key, value in SCENARIO.items() if key != "policy"}
     plain = build_scenario(tables)
     measured = build_scenario({**tables, "measure": {"after": "2us", "until": "20us"}})
@@ -99,13 +99,13 @@ def test_a_window_changes_no_run() -> None:
         ({"since": "2us"}, {}, "measure.since: unknown key"),
     ],
 )
-def test_windows_that_make_no_sense(window: dict[str, str], more: dict[str, Any], words: str) -> None:
+def test_invalid_measured_windows_are_refused(window: dict[str, str], more: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         build_scenario({**SCENARIO, "measure": window, **more})
     assert words in str(caught.value)
 
 
-def test_a_job_alone_has_no_window() -> None:
+def test_measured_window_without_traffic_is_refused() -> None:
     tables = {"name": "n", "topology": {"kind": "star", "hosts": 4}, "measure": {"after": "1us"},
               "job": [{"name": "j", "trace": "resnet50", "workers": 2, "servers": 1, "exchange": {"kind": "parameter_server"}}]}  # fmt: skip
     with pytest.raises(ScenarioError, match="applies to traffic, but there is none"):

@@ -69,8 +69,8 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_page_and_a_timeline_show_its_ranks(folder: Path):
-    """Where they ran, what they computed and waited for, though the scenario has no job."""
+def test_report_and_timeline_show_ranks_of_a_user_program(folder: Path):
+    """Ranks appear with their hosts, computing and waiting, though the scenario has no job."""
     written = gradwire.report(folder, out=folder.parent / "page.html", iteration=1)
     (figure,) = re.findall(
         r'<figure class="timeline".*?<script type="application/json">(.*?)</script>', written.path.read_text()
@@ -84,7 +84,7 @@ def test_a_page_and_a_timeline_show_its_ranks(folder: Path):
     assert {event["args"]["worker"] for event in told["traceEvents"] if event["ph"] == "X"} == {0, 1}
 
 
-def test_ranks_become_workers_at_their_hosts_and_gradients_go_by_the_kernels_tcp(folder: Path):
+def test_replay_places_ranks_as_workers_and_uses_the_kernel_tcp(folder: Path):
     found = load_user_program(folder, ["link.rate=100Mbps", "job.jitter=0.1"])
     scenario = found.scenario
     (job,) = scenario.job
@@ -99,7 +99,7 @@ def test_ranks_become_workers_at_their_hosts_and_gradients_go_by_the_kernels_tcp
     assert len(gradwire.simulate(scenario).iterations) == 6
 
 
-def test_the_hosts_congestion_control_is_the_replays(folder: Path, tmp_path: Path):
+def test_replay_uses_the_congestion_control_of_the_hosts(folder: Path, tmp_path: Path):
     for kernels, kind in (("reno", "tcp_newreno"), ("dctcp", "dctcp")):
         place = tmp_path / kernels
         result(congestion={"h0": kernels, "h2": kernels}).write(place)
@@ -121,14 +121,14 @@ def test_the_hosts_congestion_control_is_the_replays(folder: Path, tmp_path: Pat
         (Result.build({"name": "x", "totals": {}}, {}), "not the Result of a user-defined program"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(tmp_path: Path, made: Result, words: str):
+def test_results_unsuitable_for_replay_are_refused(tmp_path: Path, made: Result, words: str):
     made.write(tmp_path / "ran")
     with pytest.raises(ResultError, match=words) as caught:
         load_user_program(tmp_path / "ran")
     assert str(tmp_path / "ran") in str(caught.value)
 
 
-def test_the_first_iteration_stands_apart():
+def test_first_iteration_is_reported_separately():
     found = run_column("program", result())
     assert (found.first, found.mean, found.longest) == (9e9, 4.5e9, 9e9)
     grid, data = side_by_side(result(), result(takes=(9, 9, 9)), result(takes=(18, 4, 5)))
@@ -138,7 +138,7 @@ def test_the_first_iteration_stands_apart():
     assert rows["first iteration"][3:] == ["+0.0 %", "+100.0 %"]
 
 
-def test_a_program_that_ran_once_is_not_compared_over_seeds(folder: Path):
+def test_fidelity_from_a_program_run_refuses_several_seeds(folder: Path):
     done = CliRunner().invoke(cli.app, ["fidelity", "--from", str(folder), "--set", "fidelity.seeds=2"])
     assert done.exit_code == 2
     assert "fidelity.seeds: cannot be combined with --from: the program ran once; expected 1" in done.stderr

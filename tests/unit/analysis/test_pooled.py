@@ -25,16 +25,16 @@ def simulated(seed: int) -> Result:
     return simulate(star_scenario(seed=seed, **LOSSY))
 
 
-def test_one_run_is_itself():
+def test_pooling_one_run_returns_the_same_run():
     assert pooled([SIM]) is SIM
 
 
-def test_no_run_is_refused():
+def test_pooling_without_runs_is_refused():
     with pytest.raises(ResultError, match="pooled"):
         pooled([])
 
 
-def test_every_message_keeps_its_time_and_what_it_lost():
+def test_pooled_messages_keep_completion_times_and_losses():
     runs = [simulated(seed) for seed in (1, 2, 3)]
     together = pooled(runs)
     assert together.messages.num_rows == sum(run.messages.num_rows for run in runs)
@@ -55,7 +55,7 @@ def test_every_message_keeps_its_time_and_what_it_lost():
     )
 
 
-def test_messages_without_an_end_stay_without():
+def test_undelivered_messages_stay_undelivered_in_the_pool():
     def never(changed):
         changed["messages"]["end_ps"][5] = -1
 
@@ -63,12 +63,12 @@ def test_messages_without_an_end_stay_without():
     assert together.messages["end_ps"].to_pylist()[SIM.messages.num_rows + 5] == -1
 
 
-def test_what_one_run_has_not_counted_is_not_known():
+def test_counter_unknown_in_one_run_is_unknown_in_the_pool():
     together = pooled([SIM, compared_result(count("marks", 1, -1)), SIM])
     assert together.ports["marks"].to_pylist() == [0, -1]
 
 
-def test_a_message_and_an_iteration_are_told_with_their_seed():
+def test_faults_of_pooled_runs_name_the_seed():
     def change(changed):
         changed["messages"]["end_ps"][25] = -1
         for column in changed["iterations"].values():
@@ -84,7 +84,7 @@ def test_a_message_and_an_iteration_are_told_with_their_seed():
     ]
 
 
-def test_figures_are_of_all_messages():
+def test_pooled_measures_cover_messages_of_all_runs():
     emulated = [compared_result(later(factor)) for factor in (1.3, 0.7)]
     found = agreement(pooled([SIM, SIM]), pooled(emulated), STRICT)
     differences = {each.what: each.difference for each in found.measures}
@@ -97,19 +97,19 @@ def test_figures_are_of_all_messages():
     )  # six of each run
 
 
-def test_a_disturbed_run_disturbs_all():
+def test_pool_with_a_disturbed_run_is_invalid():
     bad = result(engine={"valid": False, "disturbed": ["it stood still"]}, seed=4)
     found = agreement(pooled([SIM, SIM]), pooled([SIM, bad]), STRICT)
     assert found.invalid == ["seed 4: it stood still"] and not found.is_within
 
 
 @pytest.mark.parametrize("ends, ended", [(("duration", "duration"), "duration"), (("duration", "done"), "done")])
-def test_all_were_cut_only_if_each_was(ends, ended):
+def test_pool_ended_by_duration_only_if_all_runs_did(ends, ended):
     assert pooled([result(totals={"ended_by": end}) for end in ends]).summary["totals"]["ended_by"] == ended
 
 
 @pytest.mark.parametrize("cut", [lambda i: i < 10, lambda i: False])
-def test_a_world_that_was_cut_off_earlier_still_has_the_same_messages_in_later_runs(cut):
+def test_messages_of_later_seeds_match_if_an_earlier_seed_was_cut(cut):
     def shorter(changed):
         for name in ("messages", "iterations"):
             kept = [i for i, number in enumerate(changed[name]["iteration"]) if number == 0 and cut(i)]

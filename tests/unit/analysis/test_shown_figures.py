@@ -54,7 +54,7 @@ def ordered(text: str) -> list[str]:
     return sorted(ORDER, key=lambda name: text.index(name))
 
 
-def test_policies_have_the_order_of_the_scenario_everywhere(own_directory: Path) -> None:
+def test_policies_appear_in_scenario_order_everywhere(own_directory: Path) -> None:
     Path("ordered.toml").write_text(POLICIES)
     first = run("compare", "ordered.toml", "--out", "compared")
     assert first.returncode == 0, first.stderr
@@ -72,7 +72,7 @@ def test_policies_have_the_order_of_the_scenario_everywhere(own_directory: Path)
         assert ordered(text) == ORDER
 
 
-def test_members_that_a_comparison_does_not_name_follow(own_directory: Path) -> None:
+def test_unnamed_comparison_members_follow_in_alphabetical_order(own_directory: Path) -> None:
     for name in ("b", "a", "c"):
         (own_directory / "results" / name).mkdir(parents=True)
         (own_directory / "results" / name / "result.json").write_text("{}")
@@ -83,8 +83,8 @@ def test_members_that_a_comparison_does_not_name_follow(own_directory: Path) -> 
     assert "".join(path.name for path in members(own_directory)) == "abc"
 
 
-def test_two_values_show_no_interval() -> None:
-    """Of 1, 2, 3 it is t(2) s / sqrt(3) = 4.303 / sqrt(3); of two values t is 12.7."""
+def test_confidence_interval_of_two_values_is_hidden() -> None:
+    """The half width for 1, 2, 3 is 4.303 / sqrt(3); for two values t would be 12.7."""
     assert shown_half_width([1, 2, 3]) == half_width([1, 2, 3]) == pytest.approx(4.303 / 3**0.5)
     assert shown_half_width([1, 2]) == float("inf")
 
@@ -95,14 +95,14 @@ def test_two_values_show_no_interval() -> None:
     ("flow_mean_ps", 5.31e6, None, "5.31 us"),
     ("lost_share", 0.0, 0.0123, "0 % ± 1.2 points"),
 ])  # fmt: skip
-def test_an_interval_is_absolute_and_has_a_unit(name, mean, half, shown) -> None:
+def test_interval_in_a_cell_is_absolute_and_has_a_unit(name, mean, half, shown) -> None:
     high = None if half is None else mean + half
     assert cell_of(name, {name: mean, f"{name}_high": high, f"{name}_count": 3, "runs": 3}) == shown
 
 
 @pytest.mark.parametrize("values, bottom", [((2, 10), 0), ((8, 10), None), ((-1, 10), None)])
-def test_a_picture_begins_at_zero_as_the_page_does(values, bottom) -> None:
-    """chart.js: unless the smallest value is more than 0.6 of the largest."""
+def test_figure_axis_starts_at_zero_as_on_the_page(values, bottom) -> None:
+    """The axis starts at zero unless the smallest value exceeds 0.6 of the largest, as in chart.js."""
     from matplotlib.figure import Figure
 
     axes = Figure().subplots()
@@ -112,7 +112,7 @@ def test_a_picture_begins_at_zero_as_the_page_does(values, bottom) -> None:
     assert axes.get_ylim()[0] == (before if bottom is None else bottom)
 
 
-def test_trimmed_packets_are_named() -> None:
+def test_report_counts_trimmed_packets() -> None:
     entry = SimpleNamespace(dropped=0, retransmitted=2014, trimmed=2014, data_packets=9)
     (line,) = _losses(None, entry, "NSCC")  # type: ignore[arg-type]
     assert line == "NSCC: no packet was dropped; 2,014 were trimmed to their headers, 2,014 were retransmitted."
@@ -120,5 +120,5 @@ def test_trimmed_packets_are_named() -> None:
     assert [*_losses(None, entry, "DCTCP")] == ["DCTCP: no packet was dropped; 0 were retransmitted."]  # type: ignore[arg-type]
 
 
-def test_parts_have_one_name() -> None:
+def test_breakdown_parts_have_the_same_label_everywhere() -> None:
     assert [PART_LABELS[part].removeprefix("waiting: ") for part in PARTS] == list(PARTS)

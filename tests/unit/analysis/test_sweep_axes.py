@@ -40,22 +40,22 @@ def axis(name: str, *values: Any, **more: Any) -> dict[str, Any]:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_a_grid_is_a_product(lengths: list[int]) -> None:
-    """The first axis changes slowest, as in itertools."""
+def test_grid_is_the_cartesian_product_of_its_axes(lengths: list[int]) -> None:
+    """The first axis changes slowest, as in itertools.product."""
     axes = [axis(f"a{number}", *range(length)) for number, length in enumerate(lengths)]
     assert rows(*axes) == list(product(*(range(length) for length in lengths)))
 
 
-def test_zipped_axes_move_together() -> None:
-    """As one axis, where the first of them stands."""
+def test_zipped_axes_advance_together() -> None:
+    """They act as one axis at the position of the first."""
     found = rows(axis("a", 1, 2, zip="z"), axis("b", "x", "y"), axis("c", 10, 20, zip="z"))
     assert found == [(1, "x", 10), (1, "y", 10), (2, "x", 20), (2, "y", 20)]
     with pytest.raises(ScenarioError, match=r"other lengths \(a 2, c 1\)"):
         rows(axis("a", 1, 2, zip="z"), axis("c", 10, zip="z"))
 
 
-def test_a_value_is_there_once() -> None:
-    """Not twice on an axis, nor two policies or variants alike; of what is zipped the pairs are what counts."""
+def test_duplicate_axis_values_are_refused() -> None:
+    """Values, policies and variants must be distinct; for zipped axes the pairs must be."""
     assert rows(axis("a", 1, 1, 2, zip="z"), axis("b", 1, 2, 2, zip="z")) == [(1, 1), (1, 2), (2, 2)]
     assert rows(axis("a", True, 1)) == [(True,), (1,)]
     twice = [
@@ -68,8 +68,8 @@ def test_a_value_is_there_once() -> None:
             rows(*axes)
 
 
-def test_ranges_by_hand() -> None:
-    """Ends as they are written, equal steps or factors, units whole, whole numbers whole and none twice."""
+def test_ranges_match_hand_computed_values() -> None:
+    """Ends are exact, steps or factors are equal, and whole numbers occur once."""
 
     def of(low: Any, high: Any, count: int, scale: str = "linear") -> list[Any]:
         return range_values(Range.model_validate({"from": low, "to": high, "count": count, "scale": scale}))
@@ -82,7 +82,7 @@ def test_ranges_by_hand() -> None:
 
 
 @given(st.floats(0.001, 10), st.floats(1.5, 1e4), st.integers(3, 30))
-def test_a_log_range_has_one_factor(low: float, factor: float, count: int) -> None:
+def test_log_range_has_a_constant_factor(low: float, factor: float, count: int) -> None:
     found = range_values(Range.model_validate({"from": low, "to": low * factor, "count": count, "scale": "log"}))
     steps = [math.log(two / one) for one, two in pairwise(found)]  # type: ignore[operator]
     assert steps == pytest.approx([math.log(factor) / (count - 1)] * (count - 1), rel=1e-6)
@@ -95,8 +95,8 @@ RANGES = (
 
 
 @given(st.integers(1, 40), st.integers(0, 1000))
-def test_a_latin_sample_has_one_value_in_each_part(count: int, seed: int) -> None:
-    """Of each axis, on its scale."""
+def test_latin_sample_has_one_value_per_stratum(count: int, seed: int) -> None:
+    """Strata of each axis are equal parts of its scale."""
     found = rows(*RANGES, sample={"kind": "latin", "count": count, "seed": seed})
     assert len(found) == count
     shares = [math.log2(number_of(b).value / 65536) / 6 for _, b in found]  # type: ignore[union-attr]
@@ -106,23 +106,23 @@ def test_a_latin_sample_has_one_value_in_each_part(count: int, seed: int) -> Non
             assert part - rounding <= share * count <= part + 1 + rounding
 
 
-def test_a_longer_random_sample_begins_with_the_shorter_one() -> None:
-    """And one axis draws the same whatever others there are."""
+def test_longer_random_sample_extends_the_shorter_sample() -> None:
+    """The values of an axis do not depend on other axes."""
     short = rows(*RANGES, sample={"kind": "random", "count": 5})
     assert rows(*RANGES, sample={"kind": "random", "count": 9})[:5] == short
     assert [a for (a,) in rows(RANGES[0], sample={"kind": "random", "count": 5})] == [a for a, _ in short]
     assert rows(*RANGES, sample={"kind": "random", "count": 5, "seed": 2}) != short
 
 
-def test_an_axis_applies_where_its_condition_holds() -> None:
-    """Elsewhere it is left out, and what would be there several times is there once."""
+def test_conditional_axis_applies_where_its_condition_holds() -> None:
+    """Points at which the axis does not apply occur once."""
     found = rows(axis("t", "dctcp", "dlcp"), axis("bound", 0.0, 0.1, when="t == dlcp"), axis("load", 1, 2))
     assert found == [("dctcp", None, 1), ("dctcp", None, 2), *(("dlcp", b, n) for b in (0.0, 0.1) for n in (1, 2))]
     with pytest.raises(ScenarioError, match="not an axis"):
         rows(axis("a", 1, when="b == 1"), axis("b", 1))
 
 
-def test_when_and_skip_choose_points() -> None:
+def test_when_and_skip_select_points() -> None:
     axes = (axis("a", 1, 2, 3), axis("b", 1, 2, 3))
     assert rows(*axes, when=["a >= 2", "b >= 2"], skip="a == 3 and b == 3") == [(2, 2), (2, 3), (3, 2)]
     with pytest.raises(ScenarioError, match="no points"):
@@ -141,8 +141,8 @@ def test_when_and_skip_choose_points() -> None:
         ("flag == true", True), ("flag == 1", False), ("load == nan", False),
     ],
 )  # fmt: skip
-def test_conditions(text: str, holds: bool) -> None:
-    """At a load of 0.6, a buffer of 1 MiB, DLCP, and an axis that does not apply."""
+def test_conditions_evaluate_correctly(text: str, holds: bool) -> None:
+    """The point has load 0.6, buffer 1 MiB, DLCP, and an axis that does not apply."""
     at = {"load": 0.6, "buffer": "1MiB", "transport": "dlcp", "absent": None, "flag": True}
     assert parse_condition(text, list(at), "here")(at) is holds
 
@@ -152,24 +152,24 @@ def test_conditions(text: str, holds: bool) -> None:
     ["", "load", "load >", "load = 1", "load == 1 and", "(load == 1", "load == 1)", "1 == load", "load in 1", "load in [1",
      "other == 1", "load == 1 load == 2", "load == 'x", "__import__('os')", "not " * 60 + "load == 1"],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused(text: str) -> None:
+def test_malformed_conditions_are_refused(text: str) -> None:
     with pytest.raises(ScenarioError, match=r"^here: "):
         parse_condition(text, ["load"], "here")
 
 
-def test_names_have_no_order() -> None:
+def test_ordering_names_in_a_condition_is_refused() -> None:
     test = parse_condition("transport < ndp", ["transport"], "here")
     with pytest.raises(ScenarioError, match="which have no order"):
         test({"transport": "dlcp"})
 
 
-def test_quantities() -> None:
+def test_quantities_are_parsed_with_a_common_unit() -> None:
     assert numbers_of(["1KiB", "2kB"]) == ([1024, 2000], "size")
     assert numbers_of(["1KiB", "1us"]) is None and numbers_of([1, "a"]) is None and number_of(True) is None
 
 
-def test_points_are_the_scenarios_that_they_say(tmp_path: Path) -> None:
-    """Values stand where their key says, seeds follow each other, a policy or variant is laid over."""
+def test_points_apply_axis_values_seeds_and_policies_to_the_scenario(tmp_path: Path) -> None:
+    """Values are set at their keys, seeds are consecutive, and policies or variants are applied."""
     sweep = build_sweep(sweep_tables(
         set={"link": {"rate": "40Gbps"}},
         axis=[
@@ -190,8 +190,8 @@ def test_points_are_the_scenarios_that_they_say(tmp_path: Path) -> None:
     assert len({point.key for point in points}) == 16
 
 
-def test_keys_are_of_content(tmp_path: Path) -> None:
-    """What is written otherwise is the same; seeds, values and windows make others."""
+def test_point_keys_depend_on_scenario_content(tmp_path: Path) -> None:
+    """Order and names do not change keys; seeds, values and measured windows do."""
 
     def keys(**changes: Any) -> list[str]:
         return [point.key for point in points_of(build_sweep(sweep_tables(**changes)), tmp_path)]
@@ -209,8 +209,8 @@ def test_keys_are_of_content(tmp_path: Path) -> None:
     assert key_of(point.scenario) == point.key
 
 
-def test_a_trace_that_was_recorded_anew_is_another_one(tmp_path: Path) -> None:
-    """In the same place, within one process."""
+def test_trace_digest_changes_if_a_trace_is_recorded_again(tmp_path: Path) -> None:
+    """The second trace has the same path within the same process."""
     write(small_trace(seed=1), tmp_path / "mine")
     first = trace_digest(str(tmp_path / "mine"))
     assert trace_digest(str(tmp_path / "mine")) == first == small_trace(seed=1).digest()
@@ -219,14 +219,14 @@ def test_a_trace_that_was_recorded_anew_is_another_one(tmp_path: Path) -> None:
     assert trace_digest(str(tmp_path / "mine")) == small_trace(seed=2).digest() != first
 
 
-def test_every_run_is_made_once_and_seeds_come_last(tmp_path: Path) -> None:
+def test_distinct_points_are_ordered_by_seed(tmp_path: Path) -> None:
     points = points_of(build_sweep(sweep_tables(axis=[axis("a", 0.2, 0.3), axis("b", 0.5, 0.6)])), tmp_path)
     order = distinct_points(points)  # the second axis writes over the first
     assert len(points) == 8 and len(order) == 4 and [point.seed for point in order] == [1, 1, 2, 2]
 
 
-def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
-    """In values, variants and the base alike."""
+def test_relative_files_are_resolved_beside_the_sweep(tmp_path: Path) -> None:
+    """Values, variants and the base scenario are covered."""
     folder = tmp_path / "there"
     folder.mkdir()
     (folder / "sizes.txt").write_text("1000 0\n2000 1\n")
@@ -239,8 +239,8 @@ def test_files_are_looked_for_beside_the_sweep(tmp_path: Path) -> None:
     assert found == [str(folder / "sizes.txt")] * 3 + [None]
 
 
-def test_a_sweep_means_the_same_from_anywhere(tmp_path: Path) -> None:
-    """With its files named in full it has the same points, wherever it lies then."""
+def test_sweep_with_absolute_paths_has_the_same_points(tmp_path: Path) -> None:
+    """The sweep keeps its point keys when it is read from another folder."""
     folder = tmp_path / "there"
     (folder / "own").mkdir(parents=True)
     (folder / "sizes.txt").write_text("1000 0\n2000 1\n")
@@ -287,13 +287,13 @@ def test_a_sweep_means_the_same_from_anywhere(tmp_path: Path) -> None:
         ({"plot": [{"name": "p", "kind": "pie"}]}, "plot[0].kind: is unknown"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_file_is_said(changes: dict[str, Any], words: str) -> None:
+def test_invalid_sweep_files_are_refused_with_the_key(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         build_sweep(sweep_tables(**changes))
     assert words in str(caught.value)
 
 
-def test_a_point_that_is_no_scenario_is_named(tmp_path: Path) -> None:
+def test_invalid_scenario_of_a_point_names_the_point(tmp_path: Path) -> None:
     sweep = build_sweep(sweep_tables(axis=[{"key": "traffic.load", "values": [0.2, 2.0]}]))
     with pytest.raises(ScenarioError, match=r"small at load 2.0: invalid scenario"):
         points_of(sweep, tmp_path)
@@ -303,7 +303,7 @@ def test_a_point_that_is_no_scenario_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list_sweeps())
-def test_the_library_is_valid(name: str) -> None:
+def test_library_sweeps_are_valid(name: str) -> None:
     from gradwire.studies.sweep.checks import check_sweep
 
     sweep, folder, _ = load_sweep(name)

@@ -49,8 +49,9 @@ def made(**changes: Any) -> tuple[Any, list[Point], dict[str, Record]]:
     return sweep, points, records_of(points)
 
 
-def test_means_and_intervals_by_hand() -> None:
-    """Seeds 1 to 3 give 20, 40, 60: mean 40, s = 20, half width 4.303 x 20 / sqrt(3). One of a missing seed is of two."""
+def test_means_and_intervals_match_hand_computed_values() -> None:
+    """Seeds 1 to 3 give 20, 40, 60: mean 40, s = 20, half width 4.303 x 20 / sqrt(3). Without the first seed the mean
+    is over two."""
     _, points, records = made(seeds=3)
     lines = summary_lines(points, records, ["slowdown_p99"])
     half = 4.303 * 20 / 3**0.5
@@ -66,14 +67,14 @@ def test_means_and_intervals_by_hand() -> None:
     assert (line["runs"], line["slowdown_p99"], line["slowdown_p99_low"]) == (0, None, None)
 
 
-def test_one_seed_has_no_interval() -> None:
+def test_single_seed_has_no_interval() -> None:
     _, points, records = made(seeds=1)
     line = summary_lines(points, records, ["slowdown_p99"])[0]
     assert line["slowdown_p99"] == 20 and line["slowdown_p99_low"] is line["slowdown_p99_high"] is None
 
 
-def test_columns_have_types() -> None:
-    """Numbers where all are numbers, texts elsewhere, and null on an axis that does not apply."""
+def test_sweep_table_columns_are_typed() -> None:
+    """Numeric axes give numbers, others text, and an axis that does not apply gives null."""
     axes = [{"key": "traffic.load", "values": [0.2, 1]}, {"key": "switch.queues", "values": [1, 2], "when": "load == 1"},
             {"key": "switch.buffer", "values": ["128KiB"]}]  # fmt: skip
     sweep, points, records = made(axis=axes, seeds=1)
@@ -82,8 +83,8 @@ def test_columns_have_types() -> None:
     assert table["queues"].to_pylist() == [None, 1, 2]
 
 
-def test_every_figure_is_named_in_the_list() -> None:
-    """Those of a Result worked out elsewhere, and nothing else."""
+def test_figures_of_a_result_are_listed_as_measures() -> None:
+    """The values are those of a hand-worked Result."""
     (found,) = figures_by_job(small_result()).values()
     assert set(found.figures) <= set(MEASURES)
     assert (
@@ -94,8 +95,8 @@ def test_every_figure_is_named_in_the_list() -> None:
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=3000))
-def test_a_kept_distribution_is_close(values: list[int]) -> None:
-    """Ends are exact, counts add up, and a kept value stands for those below it up to the one before."""
+def test_stored_distribution_approximates_all_values(values: list[int]) -> None:
+    """Ends are exact, counts add up, and a stored value represents those between it and its predecessor."""
     found = ValueCounts.of(np.array(values))
     ordered = sorted(values)
     assert sum(found.counts) == len(values) and len(found.values) <= MOST_VALUES
@@ -105,14 +106,14 @@ def test_a_kept_distribution_is_close(values: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
-def test_a_front_is_what_none_is_better_than(dots: list[tuple[int, int]]) -> None:
-    """Better: not larger in either, and smaller in one."""
+def test_pareto_front_holds_undominated_points(dots: list[tuple[int, int]]) -> None:
+    """A point dominates another if no coordinate is larger and one is smaller."""
     best = {dots[place] for place in pareto_front(dots)}
     better = [any(o != d and o[0] <= d[0] and o[1] <= d[1] for o in dots) for d in dots]
     assert best == {dot for dot, is_worse in zip(dots, better, strict=True) if not is_worse}
 
 
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+def test_point_store_returns_written_records_and_states(tmp_path: Path) -> None:
     _, points, records = made(seeds=1)
     store = PointStore(tmp_path)
     store.make()
@@ -161,8 +162,8 @@ def drawn() -> dict[str, Any]:
     return draw()
 
 
-def test_plots_show_the_means(drawn: dict[str, Any]) -> None:
-    """Loads rise whatever their order in the file; 40, 80 and 120 with a band around; in the map the same."""
+def test_sweep_plots_show_the_means(drawn: dict[str, Any]) -> None:
+    """Loads are sorted whatever their order in the file; means are 40, 80 and 120."""
     (axes,) = drawn["lines"].axes
     for line in axes.lines:
         assert line.get_xdata().tolist() == [0.2, 0.4, 0.6] and line.get_ydata() == pytest.approx([40, 80, 120])
@@ -178,8 +179,8 @@ def test_plots_show_the_means(drawn: dict[str, Any]) -> None:
     assert left.get_yscale() == "log" and left.get_ylabel().endswith("(us)")
 
 
-def test_distributions_pool_the_seeds(drawn: dict[str, Any]) -> None:
-    """At load 0.2: 30 values of which 1/30 is 20 us, and none is above 600 us; the tail begins with all and ends with one."""
+def test_distribution_plots_pool_the_seeds(drawn: dict[str, Any]) -> None:
+    """At load 0.2, 1/30 of 30 values is 20 us and none exceeds 600 us."""
     (axes,) = drawn["cdf"].axes
     line = axes.lines[0]
     assert line.get_xdata()[0] == 20 and line.get_ydata()[0] == pytest.approx(1 / 30)
@@ -188,15 +189,15 @@ def test_distributions_pool_the_seeds(drawn: dict[str, Any]) -> None:
     assert late.get_ydata()[0] == 1 and late.get_ydata()[-1] == pytest.approx(1 / 30)
 
 
-def test_a_front_is_drawn(drawn: dict[str, Any]) -> None:
-    """Lost share falls as the slowdown rises: every coordinates is on it."""
+def test_pareto_plot_draws_the_front(drawn: dict[str, Any]) -> None:
+    """Lost share falls as the slowdown rises, so all coordinates are on the front."""
     (axes,) = drawn["pareto"].axes
     assert sorted(axes.lines[-1].get_xdata()) == pytest.approx([40, 80, 120])
 
 
 @pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
-def test_plots_are_files_of_paper_width(drawn: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    """As wide as a column, or two, with letters that can be read there; the same bytes every time."""
+def test_plot_files_have_paper_width_and_are_reproducible(drawn: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    """A plot is one or two columns wide, with letters of at least 7 points."""
     again = draw()
     for name, figure in drawn.items():
         if name in ("lines", "map"):  # one that is drawn once more has another layout: its own, improved
@@ -207,7 +208,7 @@ def test_plots_are_files_of_paper_width(drawn: dict[str, Any], kind: str, tmp_pa
         assert min(text.get_size() for axes in figure.axes for text in axes.get_xticklabels()) >= 7
 
 
-def test_plots_of_half_a_sweep_show_that_half() -> None:
+def test_plots_of_an_unfinished_sweep_show_finished_points() -> None:
     sweep, points, records = made(plot=PLOTS[:3])
     some = dict(list(records.items())[:4])
     (axes,) = figures(sweep, points, some)["lines"].axes
@@ -216,7 +217,7 @@ def test_plots_of_half_a_sweep_show_that_half() -> None:
     assert [row[-1] for row in grid_of(sweep, points, some).rows] == ["2", "2"]
 
 
-def test_units_and_axes() -> None:
+def test_display_units_and_log_scales_are_chosen_by_values() -> None:
     assert (
         DisplayScale.of([5e8, 2e9, 9e9], "time") == DisplayScale(1e9, "ms")
         and DisplayScale.of([1, 2], "") == DisplayScale()

@@ -75,7 +75,7 @@ def delays() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_queues_as_time_goes_by():
+def test_queue_and_utilisation_series_match_hand_computed_values():
     first, second = series(result(samples=sampled()))
     assert (first.port, first.period_ps) == ("a->b", 1000)
     assert first.queue_bytes.tolist() == [0, 7, 9, 0, 0, 2]
@@ -99,7 +99,7 @@ def seldom(period: int | None, times: list[int], sent: list[int]) -> Result:
     return Result.build(made.summary | {"sample_period_ps": period}, {"samples": table})
 
 
-def test_the_period_is_the_scenarios_however_few_samples_there_are():
+def test_series_use_the_sampling_period_of_the_scenario():
     (found,) = series(seldom(1000, [6000, 9000], [1, 2]))  # their greatest common divisor is 3000
     assert found.period_ps == 1000
     assert found.queue_bytes.tolist() == [0, 0, 0, 0, 0, 0, 4, 0, 0, 4]
@@ -110,13 +110,13 @@ def test_the_period_is_the_scenarios_however_few_samples_there_are():
         series(seldom(None, [6000], [1]))
 
 
-def test_packets_longer_than_a_period_keep_the_link_busy_for_several():
-    """Two packets of 3 periods one after the other, and then one of one and a half."""
+def test_packet_longer_than_a_period_occupies_several_periods():
+    """Two packets of 3 periods follow each other, then comes one of one and a half."""
     (found,) = series(seldom(10**6, [2 * 10**6, 5 * 10**6, 9 * 10**6, 12 * 10**6], [3000, 6000, 7500, 7500]))
     assert found.utilisation.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 0.5, 0, 0]
 
 
-def test_figures_of_ports():
+def test_port_figures_match_hand_computed_values():
     entries = queues(result(samples=sampled()))
     assert [entry["port"] for entry in entries] == ["b->c", "a->b"]  # the deepest first
     assert entries[1] == {
@@ -126,7 +126,7 @@ def test_figures_of_ports():
     assert queues(result(), ["a->b"]) == [{"port": "a->b", "packets": 30, "bytes": 3000, "peak_queue_bytes": 500}]
 
 
-def test_waiting_times():
+def test_waiting_times_match_hand_computed_percentiles():
     by_hop = waiting_times(result(delays=delays()), by_hop=True)
     assert by_hop == [{"hop": "leaf->h", "packets": 100, "p50_ps": 10, "p99_ps": 20, "p999_ps": 40, "max_ps": 40}]
     assert [entry["max_ps"] for entry in waiting_times(result(delays=delays()))] == [20, 40]
@@ -134,7 +134,7 @@ def test_waiting_times():
     assert hop_of("h12.nic3->rail3") == "h.nic->rail"
 
 
-def test_drops_and_layers():
+def test_drops_and_layers_are_counted_by_cause_and_priority():
     found = result(drops=lost())
     assert drops(found)[0] == {"cause": "tail", "priority": 0, "important": True, "data": True, "packets": 2}
     assert [entry["cause"] for entry in drops(found, ["b->c"])] == ["evicted", "link_down"]
@@ -146,7 +146,7 @@ def test_drops_and_layers():
     assert [(entry["layer"], entry["priority"]) for entry in layers(mixed)] == [(0, 0), (0, 1), (1, 0)]
 
 
-def test_ports_may_be_named_by_their_nodes():
+def test_ports_can_be_selected_by_node_name():
     assert chosen_ports(result(), ["b"]) == ["b->c"]
     assert chosen_ports(result(), []) == ["a->b", "b->c"]
     with pytest.raises(ResultError, match="no such port or node: c, b->a"):
@@ -157,7 +157,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(cli.app, ["telemetry", *arguments])
 
 
-def test_the_command(own_directory: Path):
+def test_telemetry_command_prints_plots_and_refuses_invalid_options(own_directory: Path):
     result(samples=sampled(), delays=delays(), drops=lost()).write("one")
     shown = run("one", "--plot", "one.png")
     assert shown.exit_code == 0, shown.output
@@ -180,7 +180,7 @@ def test_the_command(own_directory: Path):
     ("name", "begins"),
     [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml"), ("a.jpg", b"\xff\xd8\xff"), ("a.EPS", b"%!PS")],
 )
-def test_a_picture_has_the_format_of_its_name(name: str, begins: bytes, tmp_path: Path):
+def test_telemetry_figure_format_follows_the_file_name(name: str, begins: bytes, tmp_path: Path):
     draw_telemetry(result(samples=sampled()), tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begins)
     draw_telemetry(result(samples=sampled()), tmp_path / f"again-{name}")
@@ -189,13 +189,13 @@ def test_a_picture_has_the_format_of_its_name(name: str, begins: bytes, tmp_path
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", "a.txt"])
-def test_what_is_no_picture_is_refused(name: str, tmp_path: Path):
+def test_unknown_figure_formats_are_refused(name: str, tmp_path: Path):
     with pytest.raises(ResultError, match=r"is not a figure format.*one of \.png, \.pdf, \.svg"):
         draw_telemetry(result(samples=sampled()), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_picture_of_one_of_both(tmp_path: Path):
+def test_telemetry_figure_draws_samples_or_delays_alone(tmp_path: Path):
     assert draw_telemetry(result(samples=sampled()), tmp_path / "a.png") == ["a->b"]
     assert draw_telemetry(result(delays=delays()), tmp_path / "b.png") == []
     one, other = ((tmp_path / name).read_bytes()[16:24] for name in ("a.png", "b.png"))
@@ -205,7 +205,7 @@ def test_a_picture_of_one_of_both(tmp_path: Path):
 # --- captures
 
 
-def test_headers_are_as_long_as_the_simulator_counts_them():
+def test_capture_header_lengths_equal_simulated_ones():
     assert wire.header_bytes("ethernet") == wire.ETHERNET and wire.header_bytes("ipv4") == wire.IPV4
     assert wire.header_bytes("udp") == wire.UDP and wire.header_bytes("tcp") == wire.TCP
     assert wire.header_bytes("gradwire") == wire.GRADWIRE and wire.header_bytes("bth") == wire.BTH
@@ -251,7 +251,7 @@ def captured(path: Path, chosen: list[str] | None = None) -> list[tuple[Any, Any
     return found
 
 
-def test_times_lengths_and_interfaces(tmp_path: Path):
+def test_capture_holds_times_lengths_and_interfaces(tmp_path: Path):
     found = captured(tmp_path / "x.pcapng")
     assert [meta.wirelen for _, meta in found] == [row[5] for row in PACKETS]
     assert [meta.ifname.decode() for _, meta in found] == [row[1] for row in PACKETS]
@@ -262,7 +262,7 @@ def test_times_lengths_and_interfaces(tmp_path: Path):
     assert [meta.ifname for _, meta in captured(tmp_path / "y.pcapng", ["b->c"])] == [b"b->c"] * 3
 
 
-def test_tcp(tmp_path: Path):
+def test_capture_encodes_tcp_headers_and_checksums(tmp_path: Path):
     (data, _), (marked, _), (ack, _) = captured(tmp_path / "x.pcapng")[:3]
     assert (data[IP].src, data[IP].dst, data[IP].len) == ("10.0.0.2", "10.0.0.3", 152)
     assert (ack[IP].src, ack[IP].dst, ack[IP].len) == ("10.0.0.3", "10.0.0.2", 52)
@@ -283,7 +283,7 @@ def test_tcp(tmp_path: Path):
     assert Ether(bytes(whole))[TCP].chksum == data[TCP].chksum
 
 
-def test_gradwire_over_udp(tmp_path: Path):
+def test_capture_encodes_gradwire_headers_over_udp(tmp_path: Path):
     (data, _), (ack, _) = captured(tmp_path / "x.pcapng")[3:5]
     assert (data[IP].src, data[UDP].dport, data[UDP].len) == ("10.0.0.3", wire.GRADWIRE_PORT, 124)
     assert data[IP].tos == 0  # the last queue, and droppable
@@ -296,7 +296,7 @@ def test_gradwire_over_udp(tmp_path: Path):
     assert struct.unpack(">IIHIH", bytes(ack[UDP].payload)) == (1, 0, 0, 0, 1 | wire.GRADWIRE_FLAGS["important"])
 
 
-def test_roce_and_pauses(tmp_path: Path):
+def test_capture_encodes_roce_and_pause_frames(tmp_path: Path):
     (data, _), (nack, _), (pause, _) = captured(tmp_path / "x.pcapng")[5:]
     assert data[UDP].dport == nack[UDP].sport == wire.ROCE_PORT
     first, nacked = bytes(data[UDP].payload), bytes(nack[UDP].payload)
@@ -306,8 +306,8 @@ def test_roce_and_pauses(tmp_path: Path):
     assert struct.unpack(">10H", bytes(pause.payload)) == (0x101, 0xFF, 0xFFFF, 0, 0xFFFF, 0, 0, 0, 0, 0)
 
 
-def test_blocks_of_the_file(tmp_path: Path):
-    """Every block says its length twice, whole words; hosts have names."""
+def test_pcapng_blocks_are_well_formed(tmp_path: Path):
+    """Every block states its length twice in whole words; hosts have names."""
     captured(tmp_path / "x.pcapng")
     data, kinds, at = (tmp_path / "x.pcapng").read_bytes(), [], 0
     while at < len(data):
@@ -320,7 +320,7 @@ def test_blocks_of_the_file(tmp_path: Path):
     assert bytes([10, 0, 0, 3]) + b"h10\0" in data
 
 
-def test_frames_of_unequal_lengths(tmp_path: Path):
+def test_pcapng_frames_of_unequal_lengths_are_read_back(tmp_path: Path):
     import numpy as np
 
     lengths = np.array([1, 2, 3, 4, 5, 0])
@@ -334,7 +334,7 @@ def test_frames_of_unequal_lengths(tmp_path: Path):
     assert [meta.tshigh for _, meta in back] == [0, 2, 4, 6, 8, 10]
 
 
-def test_nothing_is_overwritten(tmp_path: Path):
+def test_capture_does_not_overwrite_files(tmp_path: Path):
     (tmp_path / "x").write_text("mine")
     with pytest.raises(ResultError, match="exists already"):
         captured(tmp_path / "x")
@@ -344,8 +344,8 @@ def test_nothing_is_overwritten(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_checksums_carry_around_the_end(seed: int):
-    """Against RFC 1071 done word by word, with words near the largest, so that the carry itself carries."""
+def test_ipv4_checksum_folds_the_carry(seed: int):
+    """The reference is RFC 1071 word by word, with words near the maximum."""
     import numpy as np
 
     draw = np.random.default_rng(seed)

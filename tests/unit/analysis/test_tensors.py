@@ -19,10 +19,9 @@ def by_tensor(table: Any, iteration: int, worker: int = 0) -> dict[int, dict[str
     return {row["tensor"]: row for row in rows(table) if (row["iteration"], row["worker"]) == (iteration, worker)}
 
 
-def test_layerwise_each_is_needed_by_its_layer() -> None:
-    """Two layers of 1 ms each way, one worker, one server. The last layer's gradient is ready at 3 ms and needed by the
-    second forward step of the next iteration, the first layer's is ready at 4 ms and needed there and then.
-    """
+def test_layerwise_gradients_are_needed_by_their_layer() -> None:
+    """Two layers take 1 ms each way, with one worker and one server. The last layer's gradient is ready at 3 ms and
+    needed by the second forward step of the next iteration; the first layer's is ready and needed at 4 ms."""
     trace = make_trace([[25_000], [25_000]])
     result = simulate(scenario(ps_job(1, iterations=2), hosts=2, **LINK), trace, fabric=Ideal(latency=FLIGHT))
     table = tensors(result, trace)
@@ -42,7 +41,7 @@ def test_layerwise_each_is_needed_by_its_layer() -> None:
     assert last[0]["needed_ps"] == last[1]["needed_ps"] == begin + 4 * MS
 
 
-def test_with_a_barrier_all_are_needed_at_the_end() -> None:
+def test_barrier_makes_all_gradients_needed_at_the_end() -> None:
     trace = make_trace([[25_000], [25_000]])
     job = ps_job(2, iterations=2, exchange={"pull": "barrier"})
     table = tensors(simulate(scenario(job, hosts=3, **LINK), trace, fabric=Ideal()), trace)
@@ -50,7 +49,7 @@ def test_with_a_barrier_all_are_needed_at_the_end() -> None:
     assert {row["needed_ps"] for row in rows(table) if row["iteration"] == 0} == {4 * MS}
 
 
-def test_tensors_of_a_bucket_travel_together() -> None:
+def test_tensors_of_a_bucket_are_ready_together() -> None:
     trace = make_trace([[25_000], [25_000], [100]])
     table = tensors(simulate(scenario(ring_job(3, bucket="1KiB"), hosts=3, **LINK), trace, fabric=Ideal()), trace)
     found = by_tensor(table, 0, 2)
@@ -58,14 +57,14 @@ def test_tensors_of_a_bucket_travel_together() -> None:
     assert found[0]["ready_ps"] > found[1]["ready_ps"] and found[0]["delivered_ps"] > found[0]["ready_ps"]
 
 
-def test_what_stays_within_a_host_has_no_messages() -> None:
+def test_gradients_within_a_host_have_no_messages() -> None:
     trace = make_trace([[25_000]])
     job = ps_job(1, placement={"workers": ["h0"], "servers": ["h0"]})
     (row,) = rows(tensors(simulate(scenario(job, hosts=2, **LINK), trace, fabric=Ideal()), trace))
     assert (row["ready_ps"], row["released_ps"], row["delivered_ps"], row["waited_ps"]) == (-1, -1, -1, 0)
 
 
-def test_what_a_cut_run_did_not_deliver_is_not_delivered() -> None:
+def test_cut_run_leaves_gradients_undelivered() -> None:
     trace = make_trace([[25_000], [25_000]])
     tables = scenario(ps_job(1, iterations=2), hosts=2, duration="3005us", **LINK)
     found = by_tensor(tensors(simulate(tables, trace, fabric=Ideal()), trace), 0)
@@ -73,8 +72,8 @@ def test_what_a_cut_run_did_not_deliver_is_not_delivered() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_longest_wait_is_the_end_of_the_iteration(workers: int) -> None:
-    """Without jitter an iteration with a barrier ends with the tensor that was waited for longest."""
+def test_longest_wait_equals_exposed_communication(workers: int) -> None:
+    """Without jitter, an iteration with a barrier ends with the tensor of the longest wait."""
     trace = make_trace([[60_000, 40], [25_000]])
     job = ps_job(workers, exchange={"pull": "barrier"})
     result = simulate(scenario(job, hosts=4, **LINK), trace, fabric=Ideal())
@@ -85,9 +84,9 @@ def test_the_longest_wait_is_the_end_of_the_iteration(workers: int) -> None:
 
 @pytest.mark.parametrize("reshard", [True, False])
 @pytest.mark.parametrize("micros", [1, 2])
-def test_parameters_that_a_pass_asks_for_are_no_gradients(reshard: bool, micros: int) -> None:
-    """Two workers, a unit for each of two layers of 1 ms each way: gradients are ready after the first micro-batch's
-    backward steps, whatever was gathered before, and needed by the update."""
+def test_fsdp_parameter_gathers_are_not_counted_as_gradients(reshard: bool, micros: int) -> None:
+    """Two workers have a unit for each of two layers of 1 ms each way. Gradients are ready after the backward steps
+    of the first micro-batch and needed by the update."""
     trace = make_trace([[25_000], [25_000]])
     exchange = {"kind": "fsdp", "unit": "4B", "reshard": reshard}
     job = {"workers": 2, "iterations": 2, "exchange": exchange, "accumulate": micros}
@@ -107,8 +106,8 @@ def test_parameters_that_a_pass_asks_for_are_no_gradients(reshard: bool, micros:
         assert found[0]["delivered_ps"] == mine[-1] + there == found[0]["needed_ps"] + there
 
 
-def test_what_is_passed_on_takes_no_time_below_zero() -> None:
-    """In a broadcast a worker has what it sends before it sends it, and the first one gets nothing."""
+def test_forwarded_tensors_have_no_negative_transfer_times() -> None:
+    """In a broadcast a worker receives a tensor before it sends it, and the first worker receives none."""
     trace = make_trace([[25_000]])
     job = {"workers": 4, "exchange": {"kind": "broadcast"}}
     table = tensors(simulate(scenario(job, hosts=4, **LINK), trace, fabric=Ideal(latency=FLIGHT)), trace)

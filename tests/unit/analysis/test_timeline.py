@@ -124,7 +124,7 @@ def ran(job: dict[str, Any] | None = None, *, ideal: bool = True, **tables: Any)
 @pytest.mark.parametrize(
     "job", [ps_job(2, iterations=3), ring_job(3, iterations=2, bucket="4KiB")], ids=["server", "ring"]
 )
-def test_everything_is_there_once(job: dict[str, Any], tmp_path: Path) -> None:
+def test_timeline_holds_every_message_once(job: dict[str, Any], tmp_path: Path) -> None:
     result, trace = ran(job)
     written = timeline(result, tmp_path / "t.json", trace=trace)
     events = parsed(tmp_path / "t.json")
@@ -143,7 +143,7 @@ def test_everything_is_there_once(job: dict[str, Any], tmp_path: Path) -> None:
     assert len(of(events, "arrow")) == 2 * result.messages.num_rows
 
 
-def test_computing_and_waiting_are_those_of_the_result(tmp_path: Path) -> None:
+def test_timeline_compute_and_waiting_match_the_result(tmp_path: Path) -> None:
     result, trace = ran()
     timeline(result, tmp_path / "t.json", trace=trace)
     events = parsed(tmp_path / "t.json")
@@ -168,9 +168,9 @@ def test_computing_and_waiting_are_those_of_the_result(tmp_path: Path) -> None:
     assert waits <= {"for layer0", "for layer1", "for all layers"} and "for layer0" in waits
 
 
-def test_shares_of_the_optimiser_lie_before_their_layers(tmp_path: Path) -> None:
-    """Layer by layer, workers of a ring update each layer right before its forward step: a third of the bytes is in the
-    first layer, 25,000 of 75,100 values. In the last iteration the whole step comes at the end besides."""
+def test_optimizer_shares_precede_the_forward_step_of_their_layer(tmp_path: Path) -> None:
+    """Workers of a layerwise ring update each layer right before its forward step. A third of the bytes is in the
+    first layer, 25,000 of 75,100 values. The last iteration ends with the whole step besides."""
     result, trace = ran(
         {"workers": 3, "iterations": 3, "exchange": {"kind": "ring", "bucket": "4KiB", "forward": "layerwise"}}
     )
@@ -197,7 +197,7 @@ def test_shares_of_the_optimiser_lie_before_their_layers(tmp_path: Path) -> None
             assert order.index("optimizer layer1") == order.index("forward layer1") - 1
 
 
-def test_names_say_who_is_who(tmp_path: Path) -> None:
+def test_timeline_names_workers_servers_and_messages(tmp_path: Path) -> None:
     result, trace = ran()
     timeline(result, tmp_path / "t.json", trace=trace)
     events = parsed(tmp_path / "t.json")
@@ -209,7 +209,7 @@ def test_names_say_who_is_who(tmp_path: Path) -> None:
     assert set(tracks(events)) <= known
 
 
-def test_some_iterations_only(tmp_path: Path) -> None:
+def test_timeline_can_be_limited_to_iterations(tmp_path: Path) -> None:
     result, trace = ran()
     written = timeline(result, tmp_path / "t.json", iterations=(1, 2), trace=trace)
     events = parsed(tmp_path / "t.json")
@@ -219,7 +219,7 @@ def test_some_iterations_only(tmp_path: Path) -> None:
     assert {event["args"]["iteration"] for event in of(events, "waiting", "forward")} >= {1}
 
 
-def test_drops_and_queues(tmp_path: Path) -> None:
+def test_timeline_shows_drops_and_the_longest_queues(tmp_path: Path) -> None:
     fault = {"fault": [{"kind": "gray_loss", "between": ["h0", "s0"], "at": "0s", "loss": 0.05}]}
     tables = {"transport": {"kind": "dctcp", "payload": "1000B"}, "output": {"queue_samples": "5us"}, **fault}
     result, trace = ran(ideal=False, **tables)
@@ -241,12 +241,12 @@ def test_drops_and_queues(tmp_path: Path) -> None:
             assert row["queue_bytes"] <= min(longest.values())
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_timeline_notes_missing_queue_samples(tmp_path: Path) -> None:
     result, trace = ran()
     assert timeline(result, tmp_path / "t.json", trace=trace).note.startswith("no queues: there are no samples")
 
 
-def test_what_a_cut_run_had_under_way(tmp_path: Path) -> None:
+def test_timeline_of_a_cut_run_shows_messages_in_flight(tmp_path: Path) -> None:
     result, trace = ran(duration="3005us")
     timeline(result, tmp_path / "t.json", trace=trace)
     events = parsed(tmp_path / "t.json")
@@ -255,7 +255,7 @@ def test_what_a_cut_run_had_under_way(tmp_path: Path) -> None:
     assert all(event["end"] == 3005 * US for event in under_way)
 
 
-def test_real_sockets_have_passes(tmp_path: Path) -> None:
+def test_timeline_of_an_emulated_run_shows_whole_passes(tmp_path: Path) -> None:
     result, trace = ran()
     summary = {**result.summary, "engine": {"kind": "emulation", "clock": "wall"}}
     unknown = result.messages.set_column(
@@ -270,7 +270,7 @@ def test_real_sockets_have_passes(tmp_path: Path) -> None:
 # --- refusals, and the commands --------------------------------------------------------------------------------------
 
 
-def test_too_much_is_refused_with_a_way_out(tmp_path: Path) -> None:
+def test_timeline_refuses_too_many_messages_and_unknown_iterations(tmp_path: Path) -> None:
     result, trace = ran()
     with pytest.raises(ResultError, match=r"has 36 messages: more than the limit of 35; expected --iterations A:B"):
         timeline(result, tmp_path / "t.json", most=35, trace=trace)
@@ -295,7 +295,7 @@ def call(*words: str) -> tuple[int, str]:
     return answer.exit_code, answer.output
 
 
-def test_the_commands(folder: Path) -> None:
+def test_timeline_tensors_and_breakdown_commands_write_their_outputs(folder: Path) -> None:
     code, text = call("timeline", "r", "--iterations", "1")
     assert code == 0, text
     assert "12 messages" in text and "note: no queues" in text
@@ -329,7 +329,9 @@ def test_the_commands(folder: Path) -> None:
         (("tensors", "nowhere"), "nowhere: no such directory"),
     ],
 )
-def test_what_cannot_be_is_refused(words: tuple[str, ...], message: str, folder: Path) -> None:
+def test_timeline_and_tensors_commands_refuse_invalid_arguments(
+    words: tuple[str, ...], message: str, folder: Path
+) -> None:
     code, text = call(*words)
     assert code == 2
     assert message in text.replace("\n", " ")

@@ -46,8 +46,8 @@ def series(text: str) -> list[str]:
     return [each["name"] for each in json.loads(text[begin : text.index("</script>", begin)])["series"]]
 
 
-def test_a_folder_says_in_which_order_its_trainings_are(folder: Path, tmp_path: Path) -> None:
-    """That of the scenario; where it says none, and behind those that it names, in order of their names."""
+def test_training_run_folders_follow_the_order_in_the_marker_file(folder: Path, tmp_path: Path) -> None:
+    """Folders that the marker file does not name follow in alphabetical order."""
     names = lambda: [each.name for each in training_run_folders(folder)]
     assert names() == ["dctcp", "dlcp"]
     write_order(folder, ["never run", "dlcp", "dctcp"])
@@ -59,10 +59,10 @@ def test_a_folder_says_in_which_order_its_trainings_are(folder: Path, tmp_path: 
     assert series(page_of(folder, out=tmp_path / "page.html"))[:2] == ["DLCP", "DCTCP"]
 
 
-def test_the_command_keeps_the_order_of_the_scenario(
+def test_train_command_records_the_policy_order_of_the_scenario(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all policies, whichever is trained now."""
+    """The order covers all policies, whichever of them are trained."""
     done = {name: TrainingResult.read(folder / name) for name in ("dctcp", "dlcp")}
 
     def trained(scenario: Any, out: Path, **_: Any) -> TrainingResult:
@@ -84,7 +84,7 @@ def test_the_command_keeps_the_order_of_the_scenario(
     assert (tmp_path / "out" / MARKER_FILE).read_text().count("dlcp") == 1, "written anew by each command"
 
 
-def test_arguments_keep_their_order_and_sections_have_names_of_their_own(folder: Path, tmp_path: Path) -> None:
+def test_report_sections_keep_argument_order_and_have_unique_names(folder: Path, tmp_path: Path) -> None:
     other = page_cases.trainings(tmp_path / "second")
     twin = page_cases.trainings(tmp_path / "elsewhere" / "cmp")
     made = report(folder, other / "dlcp", other, twin, folder / "dctcp", out=tmp_path / "page.html")
@@ -98,7 +98,7 @@ def test_arguments_keep_their_order_and_sections_have_names_of_their_own(folder:
     assert series(text) == [f"DLCP ({folder / 'dlcp'})", f"DLCP ({twin / 'dlcp'})", "DCTCP"]
 
 
-def test_plots_have_the_unit_of_tables(folder: Path, tmp_path: Path) -> None:
+def test_training_plots_and_tables_use_the_same_unit(folder: Path, tmp_path: Path) -> None:
     words, unit = next((words, unit) for column, words, unit in MEASURES if column == "sent_bytes")
     assert words == "sent by all workers, MiB" and unit == 2**20
     text = page_of(folder, out=tmp_path / "page.html")
@@ -107,7 +107,7 @@ def test_plots_have_the_unit_of_tables(folder: Path, tmp_path: Path) -> None:
     assert "sent MiB" in one._repr_html_() and draw_training_runs([one]).axes[1].get_xlabel() == words
 
 
-def test_no_time_is_no_result(folder: Path, tmp_path: Path) -> None:
+def test_training_run_without_simulated_time_shows_none(folder: Path, tmp_path: Path) -> None:
     timed, none = TrainingResult.read(folder / "dlcp"), untimed(TrainingResult.read(folder / "dlcp"))
     labels = lambda each: {row.label.strip(): row.cells for row in rows_of(each, 0.2)}
     assert labels([timed, none])["simulated time"] == ["6.00 ms", "none"]

@@ -19,7 +19,7 @@ from gradwire.studies.tune.scheduler_tuning import TuningResult, tune
 GRID = np.array([(x, y) for x in np.linspace(0, 1, 21) for y in np.linspace(0, 1, 21)])
 
 
-def test_goes_through_what_is_known():
+def test_posterior_interpolates_observed_values():
     points = np.array([[0.1, 0.1], [0.5, 0.9], [0.9, 0.3]])
     values = np.array([3.0, -1.0, 7.0])
     found = posterior(points, values, points)
@@ -27,21 +27,21 @@ def test_goes_through_what_is_known():
     assert found.deviation == pytest.approx([0, 0, 0], abs=0.01)
 
 
-def test_far_away_nothing_is_known():
+def test_posterior_far_from_observations_returns_the_prior():
     found = posterior(np.array([[0.0, 0.0], [0.01, 0.0]]), np.array([1.0, 5.0]), np.array([[9.0, 9.0]]))
     assert found.mean == pytest.approx([3.0])
     assert found.deviation == pytest.approx([2.0])
 
 
-def test_one_point_by_hand():
-    """Two points so far apart that neither knows of the other: exp(-d^2 / 2 l^2) of the value at distance d."""
+def test_posterior_near_one_point_follows_the_kernel():
+    """The two points are too far apart to interact: the mean at distance d is exp(-d^2 / 2 l^2)."""
     points, values = np.array([[0.0, 0.0], [50.0, 50.0]]), np.array([1.0, -1.0])
     (mean,) = posterior(points, values, np.array([[0.0, 0.1]])).mean
     assert any(mean == pytest.approx(exp(-0.5 * (0.1 / length) ** 2), rel=1e-4) for length in (0.1, 0.2, 0.4, 0.8))
 
 
 @pytest.mark.parametrize(("mean", "deviation", "best"), [(0.0, 1.0, 0.5), (2.0, 0.7, 1.0), (-1.0, 0.1, 0.0)])
-def test_improvement_is_an_integral(mean, deviation, best):
+def test_expected_improvement_equals_the_integral(mean, deviation, best):
     at = np.linspace(mean - 9 * deviation, mean + 9 * deviation, 200_001)
     density = np.exp(-0.5 * ((at - mean) / deviation) ** 2) / (deviation * sqrt(2 * pi))
     wanted = np.trapezoid(np.maximum(best - at, 0) * density, at)
@@ -50,8 +50,8 @@ def test_improvement_is_an_integral(mean, deviation, best):
 
 
 @pytest.mark.parametrize("centre", [(0.3, 0.7), (0.9, 0.1), (0.5, 0.45)])
-def test_a_valley_is_found_in_few_steps(centre):
-    """17 of 441 points, and the best of them is within one step of the bottom."""
+def test_bayesian_search_finds_the_minimum_in_17_of_441_points(centre):
+    """The best point is within one grid step of the minimum."""
     points, values = [], []
     for _ in range(17):
         place = suggest(points, values, GRID)
@@ -61,7 +61,7 @@ def test_a_valley_is_found_in_few_steps(centre):
     assert len(set(points)) == 17
 
 
-def test_no_point_is_tried_twice_and_there_is_an_end():
+def test_bayesian_search_visits_every_point_once():
     grid = GRID[:7]
     points, values = [], []
     while (place := suggest(points, values, grid)) is not None:
@@ -70,7 +70,7 @@ def test_no_point_is_tried_twice_and_there_is_an_end():
     assert len(set(points)) == 7 > len(DESIGN)
 
 
-def test_a_scenario_is_tuned():
+def test_tune_returns_the_fastest_trial():
     scenario = load_scenario(
         "schedulers", policy="bytescheduler", set=["job.trace=resnet20", "job.iterations=3", "job.compute_scale=0"]
     )
@@ -83,9 +83,9 @@ def test_a_scenario_is_tuned():
     assert again == found.best
 
 
-def test_ctrl_c_keeps_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """After the second run: what was tried is printed, the best of it written, and the exit code is 130. Before the
-    first there is nothing."""
+def test_interrupted_tune_keeps_finished_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """After two trials Ctrl-C prints them, writes the best one and exits with 130. Before the first trial nothing is
+    written."""
     ran: list[int] = []
     few = 2
 
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert said.exit_code == 130 and not said.stdout and not (tmp_path / "best.toml").exists()
 
 
-def test_what_cannot_be_tuned():
+def test_tune_refuses_schedulers_and_jobs_without_parameters():
     with pytest.raises(ScenarioError, match="is p3, which has nothing to tune"):
         tune(load_scenario("schedulers", policy="p3"))
     with pytest.raises(ScenarioError, match="has 1 jobs"):

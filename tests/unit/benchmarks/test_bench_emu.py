@@ -18,14 +18,14 @@ def full_row(row: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(("what", "links"), [("star", 2), ("leaf-spine", 4)])
-def test_the_core_carries_every_packet_over_every_link(what: str, links: int) -> None:
+def test_core_benchmark_counts_every_packet_on_every_link(what: str, links: int) -> None:
     row = run_row("core", what, 50)
     full_row(row)
     assert (row["packets"], row["hops"]) == (8 * 50, 8 * 50 * links)
 
 
 @needs("namespaces", "tun")
-def test_tun_counts_what_was_sent() -> None:
+def test_tun_benchmark_counts_the_packets_sent() -> None:
     row = bench.in_own_process({"case": "tun", "what": "small", "size": 1000, "payload": 200})
     full_row(row)
     assert (row["packets"], row["hops"]) == (1000, 2000)
@@ -33,7 +33,7 @@ def test_tun_counts_what_was_sent() -> None:
 
 
 @needs("namespaces", "tun")
-def test_agents_deliver_the_message() -> None:
+def test_agents_benchmark_delivers_the_message() -> None:
     size = 280_000
     row = bench.in_own_process({"case": "agents", "what": "userspace", "size": size, "transport": "dlcp"})
     full_row(row)
@@ -44,7 +44,7 @@ def test_agents_deliver_the_message() -> None:
 
 
 @needs("uml")
-def test_virtual_time_is_told_apart_from_booting() -> None:
+def test_virtual_benchmark_separates_virtual_time_from_boot_time() -> None:
     size = 28_000
     row = bench.in_own_process({"case": "virtual", "what": "userspace", "size": size, "transport": "dlcp"})
     full_row(row)
@@ -55,7 +55,9 @@ def test_virtual_time_is_told_apart_from_booting() -> None:
     assert row["mbps"] <= 10_000
 
 
-def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_emu_prints_rows_and_refuses_unknown_cases(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench, "REPEATS", 1)
     monkeypatch.setattr(bench, "CORE_PACKETS", 20)
     bench.bench_emu(case="core", as_json=True)
@@ -82,7 +84,9 @@ def answers(**by_what: dict[str, object]):
 DONE = {"packets": 10, "hops": 20, "wall_s": 1.0, "packets_per_s": 10, "hops_per_s": 20}
 
 
-def test_what_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_emu_reports_rows_that_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench, "in_own_process", answers(bpf={"refused": "no clang"}, userspace=DONE))
     bench.bench_emu(case="agents", as_json=False)
     out, err = capsys.readouterr()
@@ -95,7 +99,9 @@ def test_what_cannot_run_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().out == ""
 
 
-def test_what_fails_is_said_after_the_rest(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_emu_reports_failures_after_other_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench, "in_own_process", answers(bpf={"error": "it broke"}, userspace=DONE))
     with pytest.raises(bench.BenchmarkError, match="1 of 2 rows: agents bpf dlcp: it broke") as caught:
         bench.bench_emu(case="agents", as_json=True)
@@ -103,7 +109,9 @@ def test_what_fails_is_said_after_the_rest(monkeypatch: pytest.MonkeyPatch, caps
     assert [row["what"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["userspace"]
 
 
-def test_the_run_of_median_time_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_emu_reports_the_run_of_median_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     times = iter((3.0, 1.0, 2.0))
     monkeypatch.setattr(bench, "rows_of", lambda case: iter([{"case": case, "what": "star"}]))
     monkeypatch.setattr(bench, "in_own_process", lambda row: {**row, **DONE, "wall_s": next(times)})
@@ -111,7 +119,7 @@ def test_the_run_of_median_time_counts(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert [row["wall_s"] for row in json.loads(capsys.readouterr().out)["rows"]] == [2.0]
 
 
-def test_namespaces_that_cannot_be_made_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tun_benchmark_is_refused_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "gradwire.emu.system.namespaces.private_command", lambda command: ["sh", "-c", "echo not permitted >&2; exit 1"]
     )
@@ -119,6 +127,6 @@ def test_namespaces_that_cannot_be_made_are_a_reason(monkeypatch: pytest.MonkeyP
     assert row["refused"] == "private namespaces cannot be created (not permitted)"
 
 
-def test_no_kernel_for_virtual_time_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtual_benchmark_is_refused_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwire.emu.virtual_time.virtual_machine.find_kernel", lambda: None)
     assert "make uml" in run_row("virtual", "userspace", 1000, transport="dlcp")["refused"]

@@ -23,14 +23,14 @@ def rows_of(**filters: Any) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for group in bench._groups(**asked) for row in group]
 
 
-def test_without_filters_there_are_the_usual_rows() -> None:
+def test_bench_fabric_without_filters_has_default_rows() -> None:
     found = rows_of()
     assert len(found) == 4 * 3
     assert {row[2] for row in found} == {"tcp_newreno", "dctcp", "dlcp"} and {row[4] for row in found} == {""}
     assert rows_of(case="incast", transport="dlcp") == [("incast", 128, "dlcp", 1, "")]
 
 
-def test_others_take_turns_with_plain_dctcp() -> None:
+def test_bench_fabric_alternates_each_row_with_plain_dctcp() -> None:
     groups = list(bench._groups("permutation", 432, "swift", None, None))
     assert [(row["transport"], row["feature"]) for row in groups[0]] == [("dctcp", "")] * 2 + [("swift", "")] * 2
     assert [row["threads"] for row in groups[0]] == [1, 2, 1, 2] and len(groups) == 1
@@ -50,17 +50,17 @@ def test_others_take_turns_with_plain_dctcp() -> None:
         ({"case": "incast", "hosts": 432}, "bench fabric: no such benchmark"),
     ],
 )
-def test_what_there_is_not(filters: dict[str, Any], words: str) -> None:
+def test_bench_fabric_refuses_unknown_filters(filters: dict[str, Any], words: str) -> None:
     asked = {"case": None, "hosts": None, "transport": None, "threads": 1, "as_json": True, **filters}
     with pytest.raises(GradwireError) as error:
         bench.bench_fabric(**asked)
     assert str(error.value).startswith(words)
 
 
-def test_speeds_are_compared_and_what_fails_is_told_last(
+def test_bench_fabric_reports_relative_speed_and_failures_last(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Stand-ins run the rows: plain at 10 M hops/s per thread, the feature at 4 M; of three runs the middle one counts."""
+    """Stand-in rows run at 10 M hops/s per thread, and at 4 M with the feature. The median of three runs counts."""
     walls = itertools.cycle([1.0, 9.0, 2.0])
 
     def run(row: dict[str, Any], module: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_speeds_are_compared_and_what_fails_is_told_last(
 
 
 @pytest.mark.parametrize("kind", ["dctcp", "dlcp"])
-def test_rows_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_fabric_and_scale_rows_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench.PERMUTATIONS, 128, 40_000)
     row = bench.run_row("permutation", 128, kind, 1)
     # ten packets of data, and what answers them, over at least two links each
@@ -95,7 +95,7 @@ def test_rows_run(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scale.check_limits([large]) == []
 
 
-def test_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_features_reach_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr("gradwire.sim.engine.fabric.Fabric", lambda *a, **options: made.append(options))
     network = scale_network()
@@ -114,7 +114,7 @@ def scale_network() -> Any:
     return star(4, LinkSpec(10**11, 10**6))
 
 
-def test_bars() -> None:
+def test_scale_benchmark_reports_missed_limits() -> None:
     good = {"hosts": 8192, "transport": "dctcp", "threads": 2, "build_s": 2.0, "peak_rss_bytes": 3e8, "hops_per_s": 9e6}
     assert "MISSED" not in " ".join(scale.check_limits([good]))
     for change in ({"build_s": 20.0}, {"peak_rss_bytes": 6e9}, {"hops_per_s": 7.9e6}):

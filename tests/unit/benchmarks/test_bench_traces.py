@@ -12,13 +12,13 @@ from gradwire.scenarios.errors import GradwireError
 from gradwire.traces.trace import load_trace
 
 
-def test_the_large_trace_has_the_tensors_of_vgg16() -> None:
+def test_large_benchmark_trace_has_the_tensors_of_vgg16() -> None:
     trace = bench.large_trace(iterations=1)
     assert sum(tensor.numel for tensor in trace.tensors) == 138_357_544
     assert trace.magnitude_source == "model"
 
 
-def test_it_is_saved_and_read(tmp_path: Path) -> None:
+def test_large_benchmark_trace_survives_saving_and_reading(tmp_path: Path) -> None:
     made = bench.large_trace(iterations=3, shapes=[(4, 300), (10, 4)])
     made.save(tmp_path / "small")
     row = bench.read_row(str(tmp_path / "small"))
@@ -27,7 +27,9 @@ def test_it_is_saved_and_read(tmp_path: Path) -> None:
     assert load_trace(tmp_path / "small").digest() == made.digest()
 
 
-def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_traces_prints_rows_and_refuses_unknown_traces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench, "REPEATS", 1)
     bench.bench_traces(case="resnet50", as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["rows"]

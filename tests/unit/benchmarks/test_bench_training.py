@@ -12,9 +12,9 @@ from gradwire.benchmarks import training as bench  # noqa: E402
 from gradwire.scenarios.errors import GradwireError  # noqa: E402
 
 
-def test_shares_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that steps themselves put forward: 100 ms, 120 ms, and 150 ms; the first step of each takes a minute and
-    does not count, and in the second of three rounds everything is twice as slow."""
+def test_training_benchmark_shares_match_hand_computed_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock advances by 100, 120 or 150 ms per step. The first step of each takes a minute and does not count; in
+    the second of three rounds all steps take twice as long."""
     now, made = [0.0], dict.fromkeys(("plain", "workers", "simulated"), 0)
     order: list[str] = []
 
@@ -36,9 +36,9 @@ def test_shares_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order[3::6] == ["plain", "workers", "simulated"], "each is the first one in turn"
 
 
-def test_all_rows_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After two steps all rows that lose nothing have the parameters of the workers' mean gradient; those over the simulator lose
-    some, of packets of 4096 bytes and of 512."""
+def test_training_benchmark_rows_train_the_same_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two steps all lossless rows have the parameters of the workers' mean gradient. Simulated rows lose some
+    packets, of 4096 bytes and of 512."""
     seen = []
     trained = bench.measure_steps
 
@@ -59,7 +59,9 @@ def test_all_rows_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulated.recipe.payload == 4096 and small.recipe.payload == 512
 
 
-def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_training_prints_rows_and_refuses_unknown_models(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(
         bench, "make_steps", lambda model: dict.fromkeys(("plain", "workers"), lambda: sum(range(20_000)))
     )

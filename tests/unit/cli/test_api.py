@@ -46,7 +46,7 @@ def runs() -> Any:
     return gradwire.compare("demo", set=SHORT)
 
 
-def test_everything_is_exported_that_the_api_needs():
+def test_package_exports_api_functions_and_errors():
     for name in (
         "compare",
         "plot",
@@ -63,8 +63,8 @@ def test_everything_is_exported_that_the_api_needs():
     assert set(gradwire.__all__) < set(dir(gradwire))
 
 
-def test_the_star_needs_no_extra():
-    """Neither torch nor anything else that is optional; capture, which needs torch, is there by its name."""
+def test_star_import_needs_no_optional_package():
+    """`capture`, which needs torch, is available by name only."""
     code = WITHOUT.format(names={"torch", "pandas", "scapy", "PIL"}) + "from gradwire import *\nprint(sorted(dir()))"
     shown = python(code)
     assert "'simulate'" in shown and "'compare'" in shown and "'capture'" not in shown
@@ -75,14 +75,14 @@ def test_the_star_needs_no_extra():
     assert "torch is not installed; install it with: pip install -e '.[capture]'" in python(code)
 
 
-def test_names_of_scenarios_are_simulated_under_every_policy(runs):
+def test_compare_simulates_a_named_scenario_under_every_policy(runs):
     policies = [variant.policy_name for variant in gradwire.load_scenario("demo").variants()]
     assert [entry.policy for entry in runs.flat] == policies
     assert runs.violations == []
 
 
-def test_whatever_there_is_can_be_compared(runs, tmp_path):
-    """A Result, its directory, a comparison's directory, a Scenario, and lists of them."""
+def test_compare_accepts_results_folders_scenarios_and_lists(runs, tmp_path):
+    """Sources are Results, their directories, comparisons, their directories, Scenarios and lists of these."""
     one, other = runs.results[:2]
     place = one.write(tmp_path / "one")
     whole = runs.write(tmp_path / "whole")
@@ -94,7 +94,7 @@ def test_whatever_there_is_can_be_compared(runs, tmp_path):
     assert set(gradwire.plot(runs, runs)) >= {"iteration_time"}
 
 
-def test_overrides_change_nothing_in_what_has_been_run(runs):
+def test_compare_refuses_overrides_for_finished_results(runs):
     with pytest.raises(gradwire.ResultError, match="has been run already"):
         gradwire.compare(runs.results, set=["seed=2"])
 
@@ -102,7 +102,7 @@ def test_overrides_change_nothing_in_what_has_been_run(runs):
 @pytest.mark.parametrize("source, error", [
     ("nosuch", "ScenarioError"), ("job.toml", "ScenarioError"), (Path("/"), "ResultError"), (7, "ResultError"), (b"demo", "ResultError"),
 ])  # fmt: skip
-def test_what_cannot_be_compared_is_said_before_anything_runs(source, error, monkeypatch):
+def test_compare_refuses_invalid_sources_before_the_first_run(source, error, monkeypatch):
     monkeypatch.setattr("gradwire.sim.simulate.simulate", lambda *a, **k: pytest.fail("it ran"))
     with pytest.raises(getattr(gradwire, error)):
         gradwire.compare("demo", source)
@@ -171,7 +171,7 @@ TRACES = "expected (a Trace, )?a trace directory, or the name of a bundled trace
     (lambda: gradwire.capture(3, 4, out="x").__enter__(), r"capture\(model\): is 3, of type int; expected a torch"),
     (lambda: gradwire.capture(3, 4, out=5).__enter__(), r"capture\(out\): is 5, of type int; expected a directory"),
 ])  # fmt: skip
-def test_what_is_of_a_wrong_type_is_refused_in_words(call, said, tmp_path, monkeypatch):
+def test_api_functions_name_arguments_of_wrong_type(call, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(gradwire.GradwireError) as caught:
         call()
@@ -179,7 +179,7 @@ def test_what_is_of_a_wrong_type_is_refused_in_words(call, said, tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_strange_is_shown_in_a_few_words():
+def test_error_messages_shorten_unprintable_and_long_values():
     class Strange:
         def __repr__(self) -> str:
             raise RuntimeError("not even that")
@@ -191,8 +191,8 @@ def test_what_is_strange_is_shown_in_a_few_words():
     assert len(str(caught.value)) < 250
 
 
-def test_scenarios_and_traces_may_be_named(runs):
-    """As `gradwire run` has it: the scenario without a policy; one override needs no list around it."""
+def test_simulate_accepts_scenario_files_and_trace_names(runs):
+    """As in `gradwire run`, the scenario runs without a policy; a single override needs no list."""
     named = gradwire.simulate(str(ROOT / "gradwire/scenarios/library/demo.toml"), "resnet50-v100", max_wall_s=1)
     assert (named.summary["name"], named.summary["policy"]) == ("demo", "base")
     assert gradwire.load_scenario("demo", set="job.iterations=2").job[0].iterations == 2
@@ -200,7 +200,7 @@ def test_scenarios_and_traces_may_be_named(runs):
     assert len(Wires("incast").hosts) == len(Wires(gradwire.load_scenario("incast")).hosts)
 
 
-def test_tensors_are_counted_from_the_end_as_in_a_list():
+def test_negative_tensor_numbers_count_from_the_end():
     trace = gradwire.load_trace("resnet20")
     last = len(trace.tensors) - 1
     assert trace.magnitudes(0, -1)[0].tolist() == trace.magnitudes(0, last)[0].tolist() != []
@@ -208,7 +208,7 @@ def test_tensors_are_counted_from_the_end_as_in_a_list():
         trace.chunk_mean(0, last + 1)
 
 
-def test_results_show_what_they_are_in_a_line(runs):
+def test_repr_of_results_and_comparisons_is_one_line(runs):
     result = runs.results[0]
     text = repr(result)
     assert len(text) < 300 and "demo" in text and f"{result.messages.num_rows:,} messages" in text
@@ -218,12 +218,12 @@ def test_results_show_what_they_are_in_a_line(runs):
     assert text.startswith(f"<Comparison of {len(runs.results)} runs: ") and "every loss bound held" in text
 
 
-def test_names_are_not_taken_for_markup_in_notebooks():
+def test_notebook_output_escapes_names():
     result = gradwire.Result.build({"name": "<script>", "policy": "&"}, {})
     assert "<script>" not in result._repr_html_() and "&lt;script&gt; &amp;" in result._repr_html_()
 
 
-def test_notebooks_show_the_table_of_a_comparison(runs, capsys):
+def test_notebook_output_of_a_comparison_is_its_table(runs, capsys):
     html = runs._repr_html_()
     runs.print()
     printed = capsys.readouterr().out
@@ -232,7 +232,7 @@ def test_notebooks_show_the_table_of_a_comparison(runs, capsys):
     assert html.count("<table>") >= 1
 
 
-def test_tables_for_pandas(runs):
+def test_to_pandas_returns_the_tables(runs):
     frame = runs.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["policy"]) == [entry.policy for entry in runs.flat]
@@ -245,15 +245,15 @@ def test_tables_for_pandas(runs):
         runs.results[0].to_pandas("port")
 
 
-def test_without_pandas_it_is_said_how_to_get_it():
+def test_to_pandas_without_pandas_names_the_extra():
     code = WITHOUT.format(names={"pandas"}) + (
         "import gradwire\ntry: gradwire.Result.build({}, {}).to_pandas()\nexcept gradwire.MissingExtraError as e: print(e)"
     )
     assert "pandas is not installed; install it with: pip install -e '.[pandas]'" in python(code)
 
 
-def test_what_stands_last_in_a_cell_is_short(runs):
-    """Figures and breakdowns are one line each, and a notebook shows the parts of an iteration as a table."""
+def test_repr_of_metrics_and_breakdowns_is_one_line(runs):
+    """A notebook shows the parts of an iteration as a table."""
     (entry,) = gradwire.metrics(runs.results[2])
     assert re.fullmatch(
         r"<Metrics of demo dlcp resnet50: [\d.]+ ms per iteration, [\d.]+ % of it waiting>", repr(entry)
@@ -266,14 +266,14 @@ def test_what_stands_last_in_a_cell_is_short(runs):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_comparison_says_how_far_it_is(jobs: int):
-    """Shares of all of it that never fall, whether runs come one after the other or side by side."""
+def test_compare_reports_monotonic_progress(jobs: int):
+    """Shares cover the whole comparison, whether runs are sequential or parallel."""
     shares: list[float] = []
     gradwire.compare("demo", set=SHORT, jobs=jobs, progress=lambda share, words: shares.append(share))
     assert shares == sorted(shares) and shares[-1] == 1 and len(shares) >= 2
 
 
-def test_pictures_are_figures(runs):
+def test_plot_returns_matplotlib_figures(runs):
     found = gradwire.plot(runs)
     assert {"iteration_time", "completion_time"} <= set(found)
     assert all(isinstance(figure, matplotlib.figure.Figure) for figure in found.values())
@@ -281,7 +281,7 @@ def test_pictures_are_figures(runs):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands_and_scenarios(shell):
+def test_shell_completion_offers_commands_and_scenarios(shell):
     answer = CliRunner().invoke(cli.app, [], env={
         "_GRADWIRE_COMPLETE": f"complete_{shell}", "COMP_WORDS": "gradwire run de", "COMP_CWORD": "2",
         "_TYPER_COMPLETE_ARGS": "gradwire run de", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
@@ -305,7 +305,7 @@ def test_shells_complete_commands_and_scenarios(shell):
         ("gradwire sweep bo", "bound-buffer"),
     ],
 )
-def test_shells_complete_what_is_chosen_by_name(typed: str, offered: str) -> None:
+def test_shell_completion_offers_names_for_options(typed: str, offered: str) -> None:
     count = str(len(typed.split()) - 1)
     answer = CliRunner().invoke(cli.app, [], prog_name="gradwire", env={
         "_GRADWIRE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": count,
@@ -313,8 +313,8 @@ def test_shells_complete_what_is_chosen_by_name(typed: str, offered: str) -> Non
     assert answer.stdout.split() == offered.split()
 
 
-def test_who_checks_types_sees_every_name_where_it_is():
-    """Imported for type checkers is what is imported at its first use, from the same module, and nothing else."""
+def test_type_checker_imports_match_lazy_imports():
+    """The names under TYPE_CHECKING and their modules equal the lazily imported ones."""
     tree = ast.parse(Path(gradwire.__file__).read_text(encoding="utf-8"))
     guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     found = {
@@ -329,8 +329,8 @@ def test_who_checks_types_sees_every_name_where_it_is():
 
 
 @pytest.mark.parametrize("first", ["", "import numpy\n"])
-def test_threads_of_linear_algebra_do_not_spin(first: str):
-    """They are as many as NumPy has by itself, and sleep; who has imported NumPy before keeps that as it is."""
+def test_blas_threads_sleep_while_idle(first: str):
+    """NumPy keeps its number of threads; if NumPy was imported before, nothing changes."""
     script = first + (
         "import gradwire, os, sys, time\n"
         "assert ('numpy' in sys.modules) == bool(sys.argv[1:])\n"

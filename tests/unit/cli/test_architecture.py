@@ -16,21 +16,21 @@ NAMES = sorted(set(re.findall(r"`([a-z_.]+):(\w+)`", PAGE)))
 PLACES = sorted(set(re.findall(r"`([a-z]+/[\w/.]*)`", PAGE)))
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_architecture_page_names_functions_and_paths() -> None:
     assert len(NAMES) >= 18 and len(PLACES) >= 25
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES)
-def test_a_step_is_there(module: str, name: str) -> None:
+def test_functions_named_in_architecture_page_exist(module: str, name: str) -> None:
     assert hasattr(importlib.import_module(f"gradwire.{module}"), name)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_place_is_there(place: str) -> None:
+def test_paths_named_in_architecture_page_exist(place: str) -> None:
     assert (ROOT / place).exists()
 
 
-def test_every_room_is_in_the_picture() -> None:
+def test_architecture_page_lists_every_package() -> None:
     rooms = {each.name for each in (ROOT / "gradwire").iterdir() if each.is_symlink()}
     table = PAGE.split("Imports run")[0]
     assert {room for room in rooms if f"`{room}/`" not in table} == {"benchmarks"}
@@ -45,8 +45,8 @@ MACHINERY = {
 
 
 @pytest.mark.parametrize("room", ["protocols/transports", "sim/engine/core"])
-def test_every_rule_has_its_place(room: str) -> None:
-    """A transport's own file is found by its name; what it shares with others, and what switches do, by the page."""
+def test_every_protocol_module_is_named_in_architecture_page(room: str) -> None:
+    """A transport's own file has the transport's name; the page names shared and switch modules."""
     kinds = {"bbr", *components("transport")}
     modules = {each.stem for each in (ROOT / room).rglob("*.py") if not each.stem.endswith("layout")}
     named = {Path(place).stem for place in PLACES if place.startswith(f"{room}/")}

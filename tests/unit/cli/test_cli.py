@@ -37,14 +37,14 @@ def imported(code: str) -> set[str]:
 HEAVY = {"numba", "pyarrow", "matplotlib", "simpy", "torch", "networkx", "numpy"}
 
 
-def test_the_door_imports_nothing_heavy():
+def test_import_gradwire_loads_no_heavy_package():
     assert not imported("import gradwire") & (HEAVY | {"pydantic"})
     assert not imported("import gradwire; gradwire.load_scenario('demo')") & HEAVY
     assert not imported("import gradwire; gradwire.Result") & HEAVY
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "demo"]])
-def test_answers_need_no_engine(arguments: list[str]):
+def test_help_and_check_load_no_engine(arguments: list[str]):
     # Both promise an answer within a second; what would break the promise is loading one of these.
     code = f"from gradwire import cli\nsys.argv = ['gradwire', *{arguments!r}]\ntry:\n    cli.main()\nexcept SystemExit:\n    pass"
     assert not imported(code) & {"numba", "matplotlib", "simpy", "torch", "networkx", "pandas"}
@@ -56,7 +56,7 @@ def test_help_names_every_command():
         assert command in shown
 
 
-def test_check_says_what_was_checked():
+def test_check_prints_policies_network_and_notes():
     assert run("check", "demo").stdout == (
         "demo is valid: dctcp, dctcp-priority, dlcp\n"
         "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.67 us to 9.35 us\n"
@@ -78,8 +78,8 @@ def test_check_says_what_was_checked():
     }  # fmt: skip
 
 
-def test_check_of_one_policy_is_of_what_run_would_run(tmp_path: Path):
-    """Overrides are laid over it, and nothing else has to be valid; what is wrong is said as `run` says it."""
+def test_check_of_one_policy_accepts_the_same_scenarios_as_run(tmp_path: Path):
+    """Overrides apply to that policy, other policies may be invalid, and messages equal those of `run`."""
     assert run("check", "demo", "--policy", "dctcp").stdout.splitlines() == [
         "demo is valid: dctcp", "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.68 us to 9.35 us"
     ]  # fmt: skip
@@ -102,7 +102,7 @@ def test_check_of_one_policy_is_of_what_run_would_run(tmp_path: Path):
         assert checked.stderr == ran.stderr
 
 
-def test_check_of_a_trace_that_is_not_there():
+def test_check_refuses_a_missing_trace():
     missing = run("check", "demo", "--trace", "nowhere")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "no such trace" in missing.stderr
@@ -111,19 +111,18 @@ def test_check_of_a_trace_that_is_not_there():
 @pytest.mark.parametrize(
     "command", ["demo", "run", "compare", "check", "schema", "new", "capture", "trace info", "bench fabric"]
 )
-def test_every_command_helps_with_an_example(command: str):
+def test_help_of_every_command_has_an_example(command: str):
     done = CliRunner().invoke(cli.app, [*command.split(), "--help"])
     assert done.exit_code == 0
     assert f"Example: gradwire {command}" in done.output
 
 
-def test_version():
-    """Of a process that has imported nothing before."""
+def test_version_is_printed_by_a_fresh_process():
     done = subprocess.run(gradwire_command("--version"), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"gradwire {gradwire.__version__}\n", "")
 
 
-def test_public_names():
+def test_public_names_are_importable():
     assert set(gradwire.__all__) <= set(dir(gradwire))
     assert gradwire.Result is Result
     assert gradwire.load_scenario("demo").name == "demo"
@@ -131,7 +130,7 @@ def test_public_names():
         _ = gradwire.nonsense
 
 
-def test_schema_is_json():
+def test_schema_command_prints_json():
     done = run("schema")
     assert done.returncode == 0
     assert json.loads(done.stdout)["title"] == "Scenario"
@@ -140,7 +139,7 @@ def test_schema_is_json():
 BAD = 'name = "bad"\ntopology = { kind = "star", hosts = 2 }\n[link]\nrate = "3Gb"\nlatncy = "1us"\n'
 
 
-def test_bad_input_is_one_message_and_exit_2(own_directory: Path):
+def test_invalid_scenario_yields_one_message_and_exit_code_2(own_directory: Path):
     Path("bad.toml").write_text(BAD)
     done = run("check", "bad.toml")
     assert (done.returncode, done.stdout) == (2, "")
@@ -161,7 +160,9 @@ def test_bad_input_is_one_message_and_exit_2(own_directory: Path):
         (["demo", "--out", "."], "exists already"),
     ],
 )
-def test_refusals(arguments: list[str], words: str, own_directory: Path):
+def test_invalid_arguments_are_refused_without_traceback_or_files(
+    arguments: list[str], words: str, own_directory: Path
+):
     done = run(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -171,7 +172,7 @@ def test_refusals(arguments: list[str], words: str, own_directory: Path):
     assert list(own_directory.iterdir()) == []
 
 
-def test_usage_errors_are_exit_2_too():
+def test_usage_errors_exit_with_2():
     assert run("run").returncode == 2
     assert run("demo", "--threads", "0").returncode == 2
 
@@ -227,7 +228,7 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(cli.app, list(arguments))
 
 
-def test_run_passes_everything_on_and_writes_a_result(rooms: Any, own_directory: Path):
+def test_run_passes_policy_threads_and_trace_and_writes_a_result(rooms: Any, own_directory: Path):
     done = invoke("run", "demo", "--policy", "dlcp", "--threads", "2", "--trace", "/other", "--out", "deep/out")
     assert done.exit_code == 0, done.output
     assert rooms.calls == [("dlcp", 2, ["/other"])]
@@ -235,24 +236,24 @@ def test_run_passes_everything_on_and_writes_a_result(rooms: Any, own_directory:
     assert "table of ['dlcp']" in done.stdout
 
 
-def test_run_without_a_policy_runs_the_scenario_as_written(rooms: Any):
+def test_run_without_a_policy_uses_the_scenario_as_written(rooms: Any):
     assert json.loads(invoke("run", "demo", "--json").stdout) == {"policies": ["base"]}
 
 
-def test_compare_reads_everything_before_it_simulates(rooms: Any):
+def test_compare_checks_all_sources_before_simulating(rooms: Any):
     done = invoke("compare", "demo", "nosuch")
     assert done.exit_code == 2 and "no such scenario" in done.stderr
     assert rooms.calls == []
 
 
-def test_overrides_do_not_change_what_has_been_run(rooms: Any):
+def test_compare_refuses_overrides_for_results_alone(rooms: Any):
     assert invoke("run", "demo", "--out", "one").exit_code == 0
     done = invoke("compare", "one", "--set", "seed=2")
     assert done.exit_code == 2 and "overrides have no effect on it; expected gradwire run one --set" in done.stderr
     assert invoke("compare", "one", "demo", "--set", "seed=2").exit_code == 0
 
 
-def test_a_comparison_is_compared_by_its_members(rooms: Any):
+def test_compare_expands_a_comparison_folder(rooms: Any):
     for name in ("a", "b"):
         assert invoke("run", "demo", "--out", f"several/results/{name}").exit_code == 0
     assert json.loads(invoke("compare", "several", "--json").stdout) == {"policies": ["base", "base"]}
@@ -265,8 +266,7 @@ def test_compare_runs_all_policies_and_reads_results(rooms: Any, own_directory: 
     assert Path("out").is_dir()
 
 
-def test_demo_writes_to_a_new_directory_each_time(rooms: Any, own_directory: Path):
-    """And ends with a page, which it names."""
+def test_demo_writes_a_report_to_a_new_directory_each_time(rooms: Any, own_directory: Path):
     done = [invoke("demo") for _ in range(2)]
     assert [each.exit_code for each in done] == [0, 0]
     assert "to open in a browser: results/demo-002/report.html" in done[1].stdout.splitlines()
@@ -274,14 +274,14 @@ def test_demo_writes_to_a_new_directory_each_time(rooms: Any, own_directory: Pat
     assert sorted(path.name for path in Path("results").iterdir()) == ["demo-001", "demo-002"]
 
 
-def test_a_broken_bound_is_exit_1(rooms: Any):
+def test_loss_bound_violation_exits_with_1(rooms: Any):
     rooms.violations.append("message 3")
     done = invoke("run", "demo")
     assert done.exit_code == 1
     assert "loss bound broken: message 3" in done.stderr
 
 
-def test_a_stalled_simulation_is_exit_1_without_traceback(rooms: Any):
+def test_stalled_simulation_exits_with_1_and_keeps_the_result(rooms: Any):
     def stalled(*given: Any, **more: Any) -> Result:
         result = rooms.made(*given, **more)
         result.summary["totals"] = {"ended_by": "stall"}
@@ -294,7 +294,7 @@ def test_a_stalled_simulation_is_exit_1_without_traceback(rooms: Any):
     assert (Path("out") / "result.json").exists(), "what had been seen is kept"
 
 
-def test_a_bug_keeps_its_traceback(rooms: Any):
+def test_internal_error_keeps_its_traceback(rooms: Any):
     def broken(*_: Any, **__: Any) -> Result:
         raise ZeroDivisionError
 
@@ -302,7 +302,7 @@ def test_a_bug_keeps_its_traceback(rooms: Any):
     assert isinstance(invoke("run", "demo").exception, ZeroDivisionError)
 
 
-def test_a_run_whose_time_is_up_is_exit_1_and_the_others_go_on(rooms: Any, own_directory: Path):
+def test_compare_continues_after_a_time_limit_and_exits_with_1(rooms: Any, own_directory: Path):
     works = rooms.simulate
 
     def second_is_late(scenario: Any, **options: Any) -> Result:
@@ -321,13 +321,13 @@ def test_a_run_whose_time_is_up_is_exit_1_and_the_others_go_on(rooms: Any, own_d
 
 
 @pytest.mark.parametrize("text", ["30", "5us", "0s", "-1s", "soon"])
-def test_wall_clock_times_that_are_none(rooms: Any, text: str):
+def test_invalid_wall_clock_limits_are_refused(rooms: Any, text: str):
     done = invoke("run", "demo", f"--max-wall={text}")
     assert (done.exit_code, rooms.calls) == (2, [])
     assert done.stderr.startswith("gradwire: --max-wall: ")
 
 
-def test_ctrl_c_keeps_what_is_finished(rooms: Any, own_directory: Path):
+def test_interrupted_compare_keeps_finished_runs(rooms: Any, own_directory: Path):
     works = rooms.simulate
 
     def second_is_interrupted(scenario: Any, **options: Any) -> Result:
@@ -344,7 +344,7 @@ def test_ctrl_c_keeps_what_is_finished(rooms: Any, own_directory: Path):
     assert [call[0] for call in rooms.calls] == ["dctcp"]
 
 
-def test_ctrl_c_writes_the_partial_result_of_a_run(rooms: Any, own_directory: Path):
+def test_interrupted_run_writes_a_partial_result(rooms: Any, own_directory: Path):
     works = rooms.simulate
 
     def interrupted(scenario: Any, **options: Any) -> Result:
@@ -357,7 +357,7 @@ def test_ctrl_c_writes_the_partial_result_of_a_run(rooms: Any, own_directory: Pa
     assert Result.read("out").iterations.num_rows == 1
 
 
-def test_ctrl_c_before_anything_is_there(rooms: Any, own_directory: Path):
+def test_interrupt_before_the_first_result_leaves_no_files(rooms: Any, own_directory: Path):
     def interrupted(*_: Any, **__: Any) -> Result:
         raise KeyboardInterrupt
 

@@ -47,7 +47,7 @@ print(json.dumps([within, gc.isenabled(), gc.get_freeze_count() > 10_000, os.env
 
 
 @pytest.mark.parametrize("asked", [None, "2"])
-def test_what_python_and_numpy_leave_out_while_a_command_starts(asked):
+def test_startup_disables_garbage_collection_and_blas_threads(asked):
     more = {} if asked is None else {THREADS: asked}
     within, collecting, frozen, environment, threads = said(LIGHT, **more)
     assert within == [False, asked], "no collections, and nothing that a program of one's own would inherit"
@@ -84,12 +84,12 @@ print(json.dumps([early, heard, "colorsys" in sys.modules]))
 
 
 @pytest.mark.parametrize(("threads", "imported"), [(1, True), (2, False)])
-def test_what_a_run_is_shown_with_is_imported_beside_it_where_a_processor_is_free(threads, imported):
+def test_deferred_imports_run_during_simulation_on_a_free_processor(threads, imported):
     assert said(BESIDE.format(threads=threads)) == [[False], [1, 2, 3], imported]
 
 
-def test_a_run_imports_what_it_needs(tmp_path):
-    """From the cache, and of traffic alone; each of these takes as long as a tenth of such a run or more."""
+def test_cached_traffic_run_imports_no_heavy_package(tmp_path):
+    """Each of these imports takes at least a tenth of the time of such a run."""
     modules = set(said(RUN.format(out=str(tmp_path / "out"))))
     assert (tmp_path / "out" / "flows.parquet").is_file()
     assert not modules & {

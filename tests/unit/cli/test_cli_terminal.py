@@ -15,7 +15,7 @@ from gradwire.cli import terminal
 from gradwire.cli.terminal import progress
 
 
-def test_lines_are_few_and_the_last_one_stands(capsys: pytest.CaptureFixture[str]):
+def test_progress_without_terminal_prints_the_last_line(capsys: pytest.CaptureFixture[str]):
     with progress("work") as show:
         for step in range(1, 101):
             show(step / 100, f"step {step}")
@@ -24,7 +24,9 @@ def test_lines_are_few_and_the_last_one_stands(capsys: pytest.CaptureFixture[str
     assert lines[0].startswith("work: 100% step 100, ")
 
 
-def test_silent_work_is_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_progress_prints_the_initial_message_for_silent_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(terminal, "PATIENCE_S", 0.05)
     with progress("work", at_first="warming up") as show:
         time.sleep(0.5)
@@ -34,7 +36,7 @@ def test_silent_work_is_explained(capsys: pytest.CaptureFixture[str], monkeypatc
     assert lines[1].startswith("work: 100% done, ")
 
 
-def test_work_that_reports_in_time_is_not_explained(
+def test_progress_omits_the_initial_message_after_an_early_report(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(terminal, "PATIENCE_S", 0.3)
@@ -44,7 +46,7 @@ def test_work_that_reports_in_time_is_not_explained(
     assert "warming" not in capsys.readouterr().err
 
 
-def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_quiet_progress_prints_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(terminal, "PATIENCE_S", 0.01)
     with progress("work", quiet=True, at_first="warming up") as show:
         show(0.5, "half")
@@ -53,14 +55,14 @@ def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_no_last_line_after_an_interrupt(capsys: pytest.CaptureFixture[str]):
+def test_progress_prints_no_last_line_after_an_interrupt(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(KeyboardInterrupt), progress("work") as show:
         show(0.5, "half")
         raise KeyboardInterrupt
     assert capsys.readouterr().err == ""
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_progress_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     with progress("work", at_first="warming up") as show:
@@ -85,7 +87,7 @@ WORDS = "3/5 iterations, about 7 s left, 88.3 ms simulated, 1.89 M hops/s"
         (32, "demo dctcp-priority", "demo d…ority  40% 3/5 i… 0:00:"),
     ],
 )  # fmt: skip
-def test_a_line_has_the_name_the_share_and_what_there_is_room_for(
+def test_progress_bar_is_shortened_to_the_terminal_width(
     width: int, name: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
@@ -102,8 +104,8 @@ def test_a_line_has_the_name_the_share_and_what_there_is_room_for(
 
 
 @pytest.mark.parametrize("interrupts", [signal.SIG_DFL, signal.SIG_IGN])
-def test_a_command_can_be_terminated(interrupts: signal.Handlers):
-    """Also one that a script has begun in the background, where shells let Ctrl-C be ignored; it cleans up."""
+def test_command_cleans_up_after_sigterm(interrupts: signal.Handlers):
+    """Commands started in the background of a script ignore SIGINT but not SIGTERM."""
     script = """
         import time
         from gradwire.cli.terminal import for_people

@@ -69,17 +69,17 @@ def refused(*arguments: str, timeout: float = 30) -> str:
     ],
 )
 @pytest.mark.parametrize("command", [("run", "small.toml"), ("compare", "small.toml"), ("demo",), ("emulate", "small.toml"), ("fidelity", "small.toml")])  # fmt: skip
-def test_output_that_cannot_be_is_found_before_the_work(command: tuple[str, ...], out: str, words: str):
+def test_unusable_output_path_is_refused_before_the_run(command: tuple[str, ...], out: str, words: str):
     assert words in refused(*command, "--out", out)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="for root no folder is read-only")
-def test_a_read_only_place_is_found_before_the_work():
+def test_read_only_output_folder_is_refused_before_the_run():
     Path("locked").mkdir(mode=0o500)
     assert "permission denied" in refused(*RUN, "--out", "locked/x")
 
 
-def test_a_name_is_taken_by_one_of_many(tmp_path: Path):
+def test_concurrent_threads_claim_distinct_numbered_folders(tmp_path: Path):
     paths: list[Path] = []
     ready = threading.Barrier(8)
 
@@ -97,7 +97,7 @@ def test_a_name_is_taken_by_one_of_many(tmp_path: Path):
     assert sorted(path.name for path in paths) == [f"demo-{number:03d}" for number in range(1, 9)]
 
 
-def test_two_demos_at_once_have_folders_of_their_own(tmp_path: Path):
+def test_two_concurrent_demos_claim_distinct_folders(tmp_path: Path):
     with NumberedClaim("results/demo") as first, NumberedClaim("results/demo") as second:
         assert (str(first), str(second)) == ("results/demo-001", "results/demo-002")
         with new_folder(second) as folder:
@@ -105,7 +105,7 @@ def test_two_demos_at_once_have_folders_of_their_own(tmp_path: Path):
     assert sorted(path.name for path in Path("results").iterdir()) == ["demo-002"]
 
 
-def test_a_claim_leaves_nothing_behind(tmp_path: Path):
+def test_failed_claim_removes_its_folders(tmp_path: Path):
     with pytest.raises(ZeroDivisionError), Claim(tmp_path / "a" / "b" / "c"):
         assert (tmp_path / "a" / "b" / "c").is_dir()
         _ = 1 / 0
@@ -119,8 +119,8 @@ def test_a_claim_leaves_nothing_behind(tmp_path: Path):
 
 
 @pytest.mark.parametrize("enter", ["claimed", "claim", "numbered", "forced", "file"])
-def test_a_signal_at_any_moment_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enter: str):
-    """Python answers a signal between two instructions; here one comes before each line of the module, in turn."""
+def test_signal_at_any_line_leaves_no_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enter: str):
+    """Python handles signals between instructions; here one arrives before each line of the module in turn."""
     before = signal.signal(signal.SIGTERM, interrupt.on_signal)
     place = tmp_path / "out"
     try:
@@ -177,8 +177,8 @@ class Lines:
         return self.trace
 
 
-def test_a_folder_is_one_programs_only(tmp_path: Path):
-    """An empty folder is taken, but not while is claimed by another program; and it stays if it was there."""
+def test_output_folder_is_claimed_by_one_process_only(tmp_path: Path):
+    """An empty folder can be claimed unless another process has claimed it, and an existing folder remains."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     with Claim(theirs):
@@ -196,7 +196,7 @@ def test_a_folder_is_one_programs_only(tmp_path: Path):
             Claim(place).__enter__()
 
 
-def test_what_somebody_else_has_put_there_stays(tmp_path: Path):
+def test_foreign_files_in_a_claimed_folder_remain(tmp_path: Path):
     with Claim(tmp_path / "out") as place:
         (place / "theirs").touch()
         with pytest.raises(ResultError, match="cannot be written"), new_folder(place) as folder:
@@ -205,7 +205,7 @@ def test_what_somebody_else_has_put_there_stays(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_file_appears_complete_or_not_at_all(tmp_path: Path):
+def test_output_file_is_created_atomically(tmp_path: Path):
     with pytest.raises(ResultError, match="no space left"), new_file(tmp_path / "x.png") as partial:
         partial.write_text("half")
         raise OSError(28, "No space left on device")
@@ -229,7 +229,7 @@ def full(path: Path) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_results_go_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_results_are_written_to_a_spare_folder_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spare"))
     (tmp_path / "spare").mkdir()
 
@@ -257,7 +257,7 @@ def test_results_go_where_there_is_room(tmp_path: Path, monkeypatch: pytest.Monk
     assert "only the printed results remain" in str(kept.trouble)
 
 
-def test_a_mistake_in_a_plot_costs_no_results(tmp_path: Path):
+def test_plot_failure_keeps_the_results(tmp_path: Path):
     def broken(path: Path) -> None:
         raise ZeroDivisionError
 
@@ -267,7 +267,7 @@ def test_a_mistake_in_a_plot_costs_no_results(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_limit_of_file_sizes_loses_nothing_that_was_printed():
+def test_file_size_limit_keeps_the_printed_table():
     assert run(*RUN).returncode == 0  # compiled
 
     def small_files() -> None:
@@ -295,14 +295,14 @@ def on_a_disk(options: str, *command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_a_disk_that_can_only_be_read_is_found_before_the_work():
+def test_read_only_file_system_is_refused_before_the_run():
     done = on_a_disk("ro")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == ("gradwire: disk/out: is on a read-only file system; expected a writable folder\n")
 
 
 @pytest.mark.slow
-def test_a_full_disk_sends_results_elsewhere(tmp_path: Path):
+def test_run_on_a_full_disk_writes_results_to_tmpdir(tmp_path: Path):
     assert run(*RUN).returncode == 0
     (tmp_path / "spare").mkdir()
     done = on_a_disk("size=8k")
@@ -315,7 +315,7 @@ def test_a_full_disk_sends_results_elsewhere(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("option", "file"), [("--pcap", "p.pcapng"), ("--plot", "p.png")])
-def test_a_capture_and_a_picture_on_a_full_disk(option: str, file: str, tmp_path: Path):
+def test_capture_and_plot_on_a_full_disk_are_refused(option: str, file: str, tmp_path: Path):
     changes = ["--set", "output.packet_log=true", "--set", "output.queue_samples=1us", "--set", "traffic.size=2MB"]
     assert run(*RUN, *changes, "--out", "seen", timeout=200).returncode == 0
     done = on_a_disk("size=8k", "telemetry", "seen", option, f"disk/{file}")
@@ -327,7 +327,7 @@ def test_a_capture_and_a_picture_on_a_full_disk(option: str, file: str, tmp_path
 
 
 @pytest.mark.slow
-def test_what_has_no_end_or_no_beginning_is_refused():
+def test_pipes_devices_and_huge_files_are_refused_as_input():
     os.mkfifo("pipe")
     os.mkfifo("pipe.toml")
     for name in ("/dev/zero", "pipe", "pipe.toml", "/dev/stdin"):
@@ -344,12 +344,12 @@ def test_what_has_no_end_or_no_beginning_is_refused():
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 5000 + "]" * 5000, "a = " + "{a=" * 3000 + "1" + "}" * 3000])
-def test_brackets_inside_each_other_have_an_end(text: str):
+def test_deeply_nested_toml_is_refused(text: str):
     Path("deep.toml").write_text(text)
     assert "is not TOML: too deeply nested brackets" in refused("check", "deep.toml")
 
 
-def test_a_mark_of_the_encoding_is_no_mistake():
+def test_byte_order_mark_is_accepted():
     Path("bom.toml").write_bytes(b"\xef\xbb\xbf" + SMALL.encode())
     assert run("check", "bom.toml").stdout.startswith("small is valid: base\n")
 
@@ -367,18 +367,18 @@ def test_a_mark_of_the_encoding_is_no_mistake():
         ("job[０].workers=3", "is not an override"),
     ],
 )
-def test_nonsense_is_refused(change: str, words: str):
+def test_invalid_override_values_are_refused(change: str, words: str):
     assert words in refused("check", "demo", "--set", change)
 
 
-def test_one_mistake_is_told_once():
+def test_single_mistake_is_reported_once():
     said = refused("check", "demo", "--set", "job.placement.workers=1").splitlines()
     assert said[1:] == ["  job[0].placement.workers: is of the wrong type (got 1); expected a list"]
     assert "is empty" in refused("check", "demo", "--trace", "")
     assert "the scenario has no [[job]]" in refused("check", "websearch", "--trace", "resnet50")
 
 
-def test_numbers_that_would_take_all_memory():
+def test_excessive_thread_and_rank_counts_are_refused():
     assert "128" in refused_usage("run", "small.toml", "--threads", "99999999999")
     assert "at most 65536 ranks" in refused(
         "trace", "export", "resnet50", "--format", "chakra", "--ranks", "100000000", "--out", "job"
@@ -391,7 +391,7 @@ def refused_usage(*arguments: str) -> str:
     return done.stderr
 
 
-def test_files_are_looked_for_where_the_user_stands(tmp_path: Path):
+def test_relative_paths_in_overrides_use_the_working_directory(tmp_path: Path):
     (tmp_path / "flows.txt").write_text("1\n0 1 3 100 5000 0.0\n")
     change = 'traffic=[{name="l", kind="flows", file="flows.txt"}]'
     done = run("check", "websearch", "--set", change, "--set", "transport=dctcp")
@@ -401,7 +401,7 @@ def test_files_are_looked_for_where_the_user_stands(tmp_path: Path):
         assert f"{tmp_path}/mine" in refused("check", "demo", "--trace", name)
 
 
-def test_a_chosen_policy_needs_no_valid_base(tmp_path: Path):
+def test_chosen_policy_does_not_require_a_valid_base_scenario(tmp_path: Path):
     from gradwire.scenarios.loading.load import load_scenario
 
     changes = ["job.workers=3", "job.push_bound=0.05"]
@@ -420,7 +420,7 @@ def test_a_chosen_policy_needs_no_valid_base(tmp_path: Path):
 # Output that nobody reads
 
 
-def test_json_is_printed_of_refusals_too():
+def test_refusals_are_printed_as_json():
     done = run("check", "demo", "--set", "switch.queue=4", "--json")
     assert done.returncode == 2
     error = json.loads(done.stdout)["error"]
@@ -428,7 +428,7 @@ def test_json_is_printed_of_refusals_too():
     assert json.loads(run("trace", "info", "nowhere", "--json").stdout)["error"]["what"] == "no such trace"
 
 
-def test_a_reader_that_has_seen_enough_changes_nothing():
+def test_closed_pipe_ends_the_command_silently():
     pipe = subprocess.Popen(gradwire_command("schema"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert pipe.stdout is not None and pipe.stderr is not None
     pipe.stdout.read(10)
@@ -438,7 +438,7 @@ def test_a_reader_that_has_seen_enough_changes_nothing():
 
 
 @pytest.mark.parametrize("command", [("schema",), ("check", "demo"), ("--version",), ("trace", "info", "resnet50")])
-def test_a_full_disk_behind_the_output_is_one_message(command: tuple[str, ...]):
+def test_full_standard_output_yields_one_message(command: tuple[str, ...]):
     with open("/dev/full", "w") as disk:
         done = subprocess.run(
             gradwire_command(*command), stdout=disk, stderr=subprocess.PIPE, text=True, timeout=60, check=False
@@ -447,6 +447,6 @@ def test_a_full_disk_behind_the_output_is_one_message(command: tuple[str, ...]):
     assert done.stderr == "gradwire: standard output: No space left on device\n"
 
 
-def test_help_loses_no_word():
+def test_help_text_is_not_truncated():
     shown = " ".join(run("telemetry", "--help").stdout.split())
     assert "as far as [output] recorded them." in shown

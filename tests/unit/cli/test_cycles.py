@@ -100,17 +100,17 @@ def cycles(known: Mapping[str, Path], kind: str) -> set[tuple[str, ...]]:
     return {tuple(sorted(each)) for each in networkx.strongly_connected_components(graph) if len(each) > 1}
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_modules_have_no_import_cycles() -> None:
     assert len(modules()) > 300
     assert cycles(modules(), "loaded") == set()
 
 
-def test_no_function_imports_a_module_that_imports_its_own() -> None:
+def test_imports_inside_functions_form_no_cycles() -> None:
     inside = {name: path for name, path in modules().items() if name != "gradwire"}  # it names all that it offers
     assert cycles(inside, "lazy") == set()
 
 
-def test_circles_that_only_type_checkers_see_are_known() -> None:
+def test_type_checking_import_cycles_are_listed() -> None:
     # the door names all that it offers, and whoever asks it for the version would be in a circle with it
     inside = {name: path for name, path in modules().items() if name != "gradwire"}
     assert cycles(inside, "types") <= FOR_TYPES
@@ -120,7 +120,7 @@ def test_circles_that_only_type_checkers_see_are_known() -> None:
     ("kind", "circles"),
     [("loaded", set()), ("types", {("sim.a", "sim.b", "sim.c")}), ("lazy", {("sim.a", "sim.b", "sim.d")})],
 )
-def test_it_would_be_seen(tmp_path: Path, kind: str, circles: set[tuple[str, ...]]) -> None:
+def test_cycle_search_finds_constructed_cycles(tmp_path: Path, kind: str, circles: set[tuple[str, ...]]) -> None:
     texts = {
         "sim.a": "from gradwire.sim.b import x\n",
         "sim.b": "from . import c\ndef later():\n    from gradwire.sim.d import y\n",

@@ -29,7 +29,7 @@ set = { link.latency = "20us" }
 """
 
 
-def test_what_ran_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulate_all_keeps_results_before_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def emulate(scenario: Any, trace: Any, request: Any, on_progress: Any) -> Result:
         if scenario.policy_name == "two":
             raise TestbedError("the runner is gone", "testbed", usage=False)

@@ -32,19 +32,19 @@ from gradwire.scenarios.loading.load import as_override_list, load_scenario
      "--set 'topology={ kind = \"fat_tree\", k = ... }' sets the whole table"),
     (("trace", "info", "."), "not a trace: no manifest.json"),
 ])  # fmt: skip
-def test_it_says_what_to_do(own_directory, command, said):
+def test_error_messages_suggest_names_and_commands(own_directory, command, said):
     done = run(*command)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert list(own_directory.iterdir()) == []
 
 
-def test_a_sweep_file_is_no_scenario(own_directory):
+def test_run_of_a_sweep_file_suggests_the_sweep_command(own_directory):
     Path("mine.toml").write_text('name = "x"\nscenario = "demo"\nmeasures = ["flow_mean_ps"]\n')
     assert "is a sweep, not a scenario; expected gradwire sweep mine.toml" in run("run", "mine.toml").stderr
 
 
-def test_what_is_refused_is_refused_before_anything_is_compiled(own_directory, tmp_path, monkeypatch):
-    """A combination that no other test has; its link holds more packets than the engine counts."""
+def test_invalid_scenario_is_refused_before_compiling(own_directory, tmp_path, monkeypatch):
+    """The scenario's link holds more packets than the engine counts, and no other test compiles it."""
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path / "cache"))
     Path("far.toml").write_text(SMALL + '[link]\nrate = "100Tbps"\nlatency = "10s"\n[host]\nsoftware_latency = "11s"\n')
     done = subprocess.run(gradwire_command("run", "far.toml"), capture_output=True, text=True, timeout=60)
@@ -56,14 +56,14 @@ def test_what_is_refused_is_refused_before_anything_is_compiled(own_directory, t
     (True, "make uml", "pip install -e '.[emu]' (in the folder of gradwire)"),
     (False, "python -m gradwire.emu.virtual_time.kernel_build", "pip install 'gradwire[emu]'"),
 ])  # fmt: skip
-def test_advice_is_for_what_is_installed(monkeypatch, is_checkout, kernel, extra):
+def test_install_advice_depends_on_checkout_or_package(monkeypatch, is_checkout, kernel, extra):
     assert advice.is_checkout()
     monkeypatch.setattr(advice, "is_checkout", lambda: is_checkout)
     assert advice.build_kernel() == kernel and advice.install("emu") == extra
     assert extra in str(MissingExtraError("scapy", "emu"))
 
 
-def test_overrides_are_a_mapping_too():
+def test_overrides_can_be_a_mapping():
     given = {
         "job.workers": 4,
         "link.rate": "10Gbps",
@@ -87,7 +87,7 @@ def test_overrides_are_a_mapping_too():
 class TestForce:
     """--force replaces results of gradwire, and nothing else."""
 
-    def test_it_replaces_results(self):
+    def test_force_replaces_results(self):
         Path("small.toml").write_text(SMALL)
         assert run("run", "small.toml", "--out", "out").returncode == 0
         Path("out/iteration_time.pdf").touch()
@@ -101,8 +101,8 @@ class TestForce:
     @pytest.mark.parametrize(
         "place", ["mine.tex", "mine/x", "plots.png", "results/mine.txt", "results/dctcp/mine", "results/mine/x"]
     )
-    def test_it_leaves_files_of_the_users_beside_results(self, place):
-        """A comparison of which every file is known, and one more."""
+    def test_force_refuses_folders_with_user_files_beside_results(self, place):
+        """A comparison is replaced if every file is known, and refused with one more file."""
         assert run("compare", "demo", "--set", "job.iterations=1", "--out", "out").returncode == 0
         with claim_output("out", force=True):
             assert not list(Path("out").iterdir()), "every file of it is known"
@@ -118,7 +118,7 @@ class TestForce:
     @pytest.mark.parametrize(
         "mark", [None, ("result.json", "{}"), ("result.json", "no JSON"), ("note.json", '{"format": 1}')]
     )
-    def test_it_leaves_what_is_not_recognised(self, mark):
+    def test_force_refuses_unrecognised_folders(self, mark):
         Path("small.toml").write_text(SMALL)
         Path("out").mkdir()
         Path("out/mine").touch()
@@ -129,14 +129,14 @@ class TestForce:
         assert Path("out/mine").exists()
 
     @pytest.mark.parametrize("name", ["scenario.toml", "result.json", "report.html"])
-    def test_it_leaves_files_with_names_of_ours_without_a_result(self, name):
+    def test_force_refuses_gradwire_file_names_without_a_result(self, name):
         Path("out").mkdir()
         Path("out", name).write_text("mine")
         with pytest.raises(ResultError, match="cannot be replaced"), claim_output("out", force=True):
             raise AssertionError
         assert Path("out", name).read_text() == "mine"
 
-    def test_the_working_directory_is_left(self, monkeypatch):
+    def test_force_refuses_the_working_directory(self, monkeypatch):
         Path("out").mkdir()
         Path("out/result.json").write_text('{"format": 1}')
         monkeypatch.chdir("out")
@@ -144,7 +144,7 @@ class TestForce:
             raise AssertionError
         assert Path("result.json").exists()
 
-    def test_a_link_is_left(self):
+    def test_force_refuses_a_symbolic_link(self):
         Path("there").mkdir()
         Path("there/result.json").write_text('{"format": 1}')
         Path("out").symlink_to("there")
@@ -152,7 +152,7 @@ class TestForce:
             pass
         assert Path("there/result.json").exists()
 
-    def test_old_results_come_back_if_there_are_no_new_ones(self):
+    def test_force_restores_old_results_after_an_interrupt(self):
         Path("out").mkdir()
         Path("out/result.json").write_text('{"format": 1}')
         with pytest.raises(KeyboardInterrupt), claim_output("out", force=True):
@@ -161,7 +161,7 @@ class TestForce:
         assert [path.name for path in Path().iterdir()] == ["out"]
 
 
-def test_ctrl_c_in_a_sweep_says_how_much_is_done(own_directory):
+def test_interrupted_sweep_reports_the_number_of_finished_points(own_directory):
     Path("small.toml").write_text(SMALL)
     Path("swept.toml").write_text(
         'name = "swept"\nscenario = "small.toml"\nmeasures = ["flow_mean_ps"]\nseeds = 400\n[set]\nlink = { loss = 0.01 }\n'

@@ -134,7 +134,7 @@ def done_by(command: tuple[str, ...], folder: Path, *more: str):
     return run(*words, timeout=60)
 
 
-def test_every_command_is_in_the_table():
+def test_security_page_lists_every_command():
     names = {each.name for each in (*app.registered_commands, *app.registered_groups)}
     listed = {words[0] for words in (*IMPORTING.values(), *READING.values())}
     assert listed | NEITHER == names
@@ -156,7 +156,7 @@ def _takes_a_scenario(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in IMPORTING if name != "run RESULT"])
-def test_a_scenario_runs_the_code_that_it_names(marker, own_directory, name):
+def test_commands_import_the_code_named_by_a_scenario(marker, own_directory, name):
     lay_traps(own_directory / "mine", marker)
     done = done_by(IMPORTING[name], own_directory / "mine")
     assert marker.exists() and done.returncode != 0
@@ -164,7 +164,7 @@ def test_a_scenario_runs_the_code_that_it_names(marker, own_directory, name):
 
 
 @pytest.mark.parametrize("name", READING)
-def test_reading_a_result_runs_nothing(result, marker, name):
+def test_commands_that_read_a_result_import_no_code(result, marker, name):
     done = done_by(READING[name], result)
     assert not marker.exists()
     assert done.returncode == (2 if name == "fidelity --from" else 0), done.stderr  # the run is of no program
@@ -172,7 +172,7 @@ def test_reading_a_result_runs_nothing(result, marker, name):
 
 
 @pytest.mark.parametrize("name", IMPORTING)
-def test_code_in_a_result_is_not_run_without_trust(result, marker, name):
+def test_code_in_a_result_requires_trust(result, marker, name):
     done = done_by(IMPORTING[name], result)
     assert not marker.exists()
     assert done.returncode == (1 if name == "probe" else 2), done.stderr
@@ -184,14 +184,14 @@ def test_code_in_a_result_is_not_run_without_trust(result, marker, name):
     assert marker.exists() and "the trap has shut" in done.stdout + done.stderr
 
 
-def test_json_says_it_too(result, marker):
+def test_json_error_names_untrusted_code(result, marker):
     done = run("check", str(result / "scenario.toml"), "--json")
     assert done.returncode == 2 and "evil.py" in json.loads(done.stdout)["error"]["what"]
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("answer, is_run", [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)])
-def test_on_a_terminal_it_asks(result, marker, answer, is_run):
+def test_terminal_asks_before_importing_untrusted_code(result, marker, answer, is_run):
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         gradwire_command("run", str(result)), stdin=follower, stdout=follower, stderr=follower, env={**os.environ}
@@ -213,15 +213,15 @@ def test_on_a_terminal_it_asks(result, marker, answer, is_run):
     assert marker.exists() == is_run
 
 
-def test_a_result_that_names_a_folder_beside_it_is_refused(result, marker, own_directory):
-    """gradwire writes absolute paths. An archive could bring the Result and the folder."""
+def test_result_with_modules_outside_its_folder_is_refused(result, marker, own_directory):
+    """gradwire writes absolute paths, but an archive could contain both the Result and the folder."""
     lay_traps(own_directory / "beside", marker)
     (result / "scenario.toml").write_text('modules = "../beside"\n' + TRAPPED)
     done = run("run", str(result), "--trust")
     assert done.returncode == 2 and "outside of the Result" in done.stderr and not marker.exists()
 
 
-def test_a_link_out_of_a_result_is_judged_by_both_ends(result, marker, own_directory):
+def test_symbolic_links_in_and_to_a_result_require_trust(result, marker, own_directory):
     lay_traps(own_directory / "mine", marker)
     (result / "evil.py").unlink()
     (result / "evil.py").symlink_to(own_directory / "mine" / "evil.py")
@@ -230,7 +230,7 @@ def test_a_link_out_of_a_result_is_judged_by_both_ends(result, marker, own_direc
     assert run("run", "link").returncode == 2 and not marker.exists()
 
 
-def test_modules_in_a_comparison_belong_to_it(result, marker, own_directory):
+def test_modules_in_a_comparison_belong_to_the_comparison(result, marker, own_directory):
     outer = own_directory / "outer"
     shutil.copytree(result, outer / "results" / "one")
     (outer / "comparison.json").write_text("{}")
@@ -241,7 +241,7 @@ def test_modules_in_a_comparison_belong_to_it(result, marker, own_directory):
     assert enclosing_result(own_directory / "evil.py") is None
 
 
-def test_a_program_trusts_by_the_variable(result, marker, monkeypatch):
+def test_api_trusts_results_by_environment_variable(result, marker, monkeypatch):
     scenario = load_scenario(result / "scenario.toml")
     with pytest.raises(TrustError, match=VARIABLE):
         load_user_class("evil:Transport", scenario.folder, "transport.kind")
@@ -251,7 +251,7 @@ def test_a_program_trusts_by_the_variable(result, marker, monkeypatch):
     assert marker.exists()
 
 
-def test_trust_does_not_outlive_a_command(monkeypatch):
+def test_trust_ends_with_the_command(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     with trust_scope(True):
         assert os.environ[VARIABLE] == "*"

@@ -15,8 +15,8 @@ from gradwire.result_store.folders.resumable_folder import resumable_folder
 from gradwire.result_store.result import Result
 
 
-def test_what_a_killed_run_has_left_is_taken():
-    """Its folder was claimed and is empty; the lock went with it."""
+def test_empty_folder_of_a_killed_run_can_be_claimed():
+    """The folder was claimed and is empty; its lock ended with the process."""
     code = "import os, signal; from gradwire.result_store.folders.output_folder import Claim; Claim('out').__enter__(); os.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -9
     assert list(Path("out").iterdir()) == []
@@ -27,8 +27,8 @@ def test_what_a_killed_run_has_left_is_taken():
 
 
 @pytest.mark.parametrize("place", ["Claim('out')", "resumable_folder('out', '.mark', 'a sweep')"])
-def test_what_a_killed_run_has_left_is_taken_while_its_children_go_on(place: str):
-    """Such as one that compiles, which ends when it is done."""
+def test_folder_of_a_killed_run_can_be_claimed_while_its_children_run(place: str):
+    """A child process, such as a compiling one, may outlive the run."""
     code = (
         "import os, time\nfrom gradwire.result_store.folders.resumable_folder import resumable_folder\n"
         f"from gradwire.result_store.folders.output_folder import Claim\nwith {place}:\n    if not os.fork():\n"

@@ -24,7 +24,7 @@ def modules_by_folder(packages: tuple[str, ...]) -> Counter[str]:
     return Counter(str(path.parent.relative_to(ROOT)) for path in paths)
 
 
-def test_a_folder_holds_at_most_15_modules() -> None:
+def test_folders_hold_at_most_15_modules() -> None:
     counts = modules_by_folder(PACKAGES)
     assert len(counts) > 60
     assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
@@ -40,7 +40,7 @@ def terms(heading: str) -> list[str]:
     return re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE)[1:]
 
 
-def test_the_glossary_is_sorted_and_names_each_term_once() -> None:
+def test_glossary_is_sorted_and_names_each_term_once() -> None:
     words = [term.lower() for term in terms("Terms")]
     assert words == sorted(set(words)) and len(words) >= 39
     assert len(terms("Words to avoid")) >= 9

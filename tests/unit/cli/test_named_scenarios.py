@@ -41,14 +41,14 @@ def file(own_directory: Path) -> str:
         (("emulate", "--clock", "virtual"), "mine.toml: the testbed cannot run this scenario"),
     ],
 )
-def test_a_fault_of_nothing_is_told_with_its_file(file: str, command: tuple[str, ...], said: str) -> None:
+def test_invalid_fault_is_reported_with_file_and_policy(file: str, command: tuple[str, ...], said: str) -> None:
     done = run(command[0], file, *command[1:])
     assert done.returncode == 2
     head, mistake = done.stderr.splitlines()[-2:]
     assert head == f"gradwire: {said}" and mistake.startswith("  fault[0].host: ")
 
 
-def test_so_is_what_else_does_not_fit(file: str) -> None:
+def test_invalid_sample_ports_are_reported_with_the_file(file: str) -> None:
     rest = "".join(line for line in SCENARIO.splitlines(keepends=True) if not line.startswith("fault"))
     sampled = 'output = { sample_ports = ["h9"], queue_samples = "1us" }\n'
     Path(file).write_text(rest.replace("\n[[policy]]", f"{sampled}\n[[policy]]"))
@@ -59,7 +59,7 @@ def test_so_is_what_else_does_not_fit(file: str) -> None:
     )
 
 
-def test_what_a_scenario_is_called(file: str) -> None:
+def test_display_name_of_a_scenario_is_file_and_policy(file: str) -> None:
     loaded = load_scenario(file)
     assert loaded.display_name == "mine.toml" and build_scenario(loaded.as_written()).display_name == "far"
     assert (
@@ -70,6 +70,6 @@ def test_what_a_scenario_is_called(file: str) -> None:
     assert pickle.loads(pickle.dumps(loaded)).display_name == "mine.toml"
 
 
-def test_a_place_that_is_known_stays() -> None:
+def test_error_keeps_its_original_location() -> None:
     told = ScenarioError("is odd", "net.gml", mistakes=[Mistake("nodes", "are none")])
     assert told.of("mine.toml") is told and ScenarioError("is odd").of("mine.toml").where == ""

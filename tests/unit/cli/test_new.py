@@ -37,7 +37,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_three_files_and_two_commands(own_directory: Path, kind: str) -> None:
+def test_new_writes_three_files_and_prints_two_commands(own_directory: Path, kind: str) -> None:
     done = run("new", kind, "my_own.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
@@ -65,27 +65,27 @@ def passes(folder: Path, kind: str) -> None:
     assert f"{skeleton.test.read_text().count('def test_')} passed" in done.stdout
 
 
-def test_the_test_of_a_transport_passes(tmp_path: Path) -> None:
+def test_generated_transport_test_passes(tmp_path: Path) -> None:
     passes(tmp_path, "transport")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_the_test_of_another_kind_passes(tmp_path: Path, kind: str) -> None:
+def test_generated_test_of_other_kinds_passes(tmp_path: Path, kind: str) -> None:
     passes(tmp_path, kind)
 
 
 @pytest.mark.skipif(RUFF is None, reason="ruff is not installed (extra: dev)")
 @pytest.mark.parametrize("kind", KINDS)
-def test_skeletons_pass_ruff(tmp_path: Path, kind: str) -> None:
-    """By the default rules, and formatted at the line length of this project."""
+def test_generated_files_pass_ruff(tmp_path: Path, kind: str) -> None:
+    """Ruff checks its default rules, and the format at the project's line length."""
     write_skeleton(kind, tmp_path / "mine.py")
     for words in (["check", "--isolated"], ["format", "--isolated", "--check", "--line-length", "120"]):
         done = subprocess.run([str(RUFF), *words, "."], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
 
-def test_json_has_the_paths(own_directory: Path) -> None:
+def test_new_json_lists_the_paths(own_directory: Path) -> None:
     (own_directory / "a b").mkdir()
     done = run("new", "queue_policy", "a b/mine.py", "--json")
     assert json.loads(done.stdout) == {
@@ -132,7 +132,7 @@ def test_json_has_the_paths(own_directory: Path) -> None:
         ("transport", f"{'a' * 300}.py", "the name is too long; expected at most 255 bytes"),
     ],
 )
-def test_what_is_in_the_way_is_one_message(own_directory: Path, kind: str, file: str, says: str) -> None:
+def test_new_refuses_invalid_kinds_and_file_names(own_directory: Path, kind: str, file: str, says: str) -> None:
     (own_directory / "around").mkdir()
     (own_directory / "around" / "__init__.py").touch()
     (own_directory / "folder.py").mkdir()
@@ -146,7 +146,7 @@ def test_what_is_in_the_way_is_one_message(own_directory: Path, kind: str, file:
     assert answer.returncode == 2 and json.loads(answer.stdout)["error"]["expected"]
 
 
-def test_files_are_kept_without_force(own_directory: Path) -> None:
+def test_new_overwrites_files_only_with_force(own_directory: Path) -> None:
     Path("mine.toml").write_text("precious")
     done = run("new", "transport", "mine.py")
     assert done.returncode == 2 and names_in(own_directory) == ["mine.toml"]
@@ -162,7 +162,7 @@ def test_files_are_kept_without_force(own_directory: Path) -> None:
     assert "mine:Mine" in Path("mine.toml").read_text() and not Path("test_mine.py").is_symlink()
 
 
-def test_a_module_of_the_working_directory_is_not_installed(
+def test_module_in_the_working_directory_does_not_count_as_installed(
     own_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(own_directory))
@@ -172,7 +172,7 @@ def test_a_module_of_the_working_directory_is_not_installed(
     write_skeleton("transport", "mine.py", force=True)
 
 
-def test_nothing_is_left_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_leaves_no_files_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = Path.write_text
 
     def full(path: Path, text: str, **how: str) -> int:
@@ -186,8 +186,8 @@ def test_nothing_is_left_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert names_in(tmp_path) == []
 
 
-def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write everywhere, so the system's answer is made up."""
+def test_new_refuses_a_folder_without_write_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write everywhere, so the error is simulated."""
 
     def denied(*arguments: object, **how: object) -> str:
         raise PermissionError(errno.EACCES, "")
@@ -213,7 +213,7 @@ def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.Monke
         ("transport", "fixed_window.py", "FixedWindow"),
     ],
 )
-def test_the_class_is_called_like_the_file(tmp_path: Path, kind: str, file: str, name: str) -> None:
+def test_generated_class_name_follows_the_file_name(tmp_path: Path, kind: str, file: str, name: str) -> None:
     skeleton = write_skeleton(kind, tmp_path / file)
     classes = [node.name for node in ast.parse(skeleton.component.read_text()).body if isinstance(node, ast.ClassDef)]
     assert classes[-1] == name and classes.count(name) == 1
@@ -222,14 +222,14 @@ def test_the_class_is_called_like_the_file(tmp_path: Path, kind: str, file: str,
     prepare_inputs(load_scenario(skeleton.scenario))
 
 
-def test_templates_are_not_components() -> None:
+def test_templates_are_not_registered_as_components() -> None:
     package = templates.__name__
     for table in COMPONENT_PACKAGES:
         assert [name for name in _modules(table) if name.startswith(package)] == []
     assert not {"fixed_window", "transport"} & set(components("transport"))
 
 
-def test_every_template_is_whole() -> None:
+def test_every_template_has_module_test_and_scenario() -> None:
     (folder,) = map(Path, templates.__path__)
     found = {path.name for path in folder.iterdir() if path.is_file()} - {"__init__.py"}
     assert found == {f"{kind}{end}" for kind in KINDS for end in (".py", "_test.txt", ".toml")}

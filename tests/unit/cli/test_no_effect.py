@@ -56,8 +56,8 @@ def _run(*arguments: str) -> Result:
     return result
 
 
-def test_check_and_run_name_keys_without_effect(scenario: str, tmp_path: Path) -> None:
-    """The bound of DLCP's untagged flows, the first example, under the policy that sets it alone."""
+def test_check_and_run_report_keys_without_effect(scenario: str, tmp_path: Path) -> None:
+    """The loss bound of untagged DLCP flows is reported only under the policy that sets it."""
     assert ALPHA in _run("check", scenario).output and BOUND in _run("check", scenario).output
     plain = _run("run", scenario, "--policy", "plain", "--out", str(tmp_path / "plain"))
     assert ALPHA in plain.output and BOUND not in plain.output
@@ -67,8 +67,8 @@ def test_check_and_run_name_keys_without_effect(scenario: str, tmp_path: Path) -
     assert [f"note: {note}"[: len(BOUND)] for note in kept["notes"]] == [ALPHA[: len(BOUND)], BOUND]
 
 
-def test_compare_names_policies_that_come_out_the_same(scenario: str) -> None:
-    """A bound without effect gives the same Result, a smaller buffer another one."""
+def test_compare_reports_policies_with_identical_results(scenario: str) -> None:
+    """A bound without effect leaves the Result unchanged; a smaller buffer changes it."""
     found = _run("compare", scenario)
     assert "note: plain and lossy: the same Result, to the byte" in found.output
     assert ALPHA in found.output and BOUND in found.output
@@ -76,8 +76,8 @@ def test_compare_names_policies_that_come_out_the_same(scenario: str) -> None:
     assert told["identical"] == ["plain and lossy: the same Result, to the byte"]
 
 
-def test_a_sweep_names_axes_without_effect(scenario: str, tmp_path: Path) -> None:
-    """Both in terminal, JSON and page: alpha, and DLCP's bound; not the buffer."""
+def test_sweep_reports_axes_without_effect(scenario: str, tmp_path: Path) -> None:
+    """The axis of buffer_alpha is reported, and that of the buffer is not."""
     tables: dict[str, Any] = {
         "name": "s", "scenario": scenario, "measures": ["flow_p99_ps"],
         "axis": [{"key": "switch.buffer_alpha", "values": [0.5, 2.0]}, {"key": "switch.buffer", "values": ["20KiB", "60KiB"]}],
@@ -91,8 +91,8 @@ def test_a_sweep_names_axes_without_effect(scenario: str, tmp_path: Path) -> Non
     assert words in str(sweep_section(Sweep.read(tmp_path / "s")))
 
 
-def test_a_run_takes_no_notice_of_a_training(tmp_path: Path) -> None:
-    """When a job starts is of a run, which `gradwire run` is, though the file says what to train as well."""
+def test_run_reports_no_notes_on_training_tables(tmp_path: Path) -> None:
+    """A job's start applies to `gradwire run`, even if the file also describes a training run."""
     job = '[[job]]\nname = "j"\ntrace = "resnet20"\nworkers = 2\nservers = 1\niterations = 1\nstart = "1ms"\n'
     exchange = 'exchange = { kind = "parameter_server" }\n[training]\nmodel = "resnet8"\nsteps = 1\n'
     (tmp_path / "both.toml").write_text('name = "both"\ntopology = { kind = "star", hosts = 3 }\n' + job + exchange)

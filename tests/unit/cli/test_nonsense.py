@@ -167,7 +167,9 @@ REFUSED: list[tuple[Any, dict[str, Any], str, str, str]] = [
     ("transport", "fields", "path", "reason", "way_out"), REFUSED,
     ids=[f"{row[2]}-{row[3]}"[:60] for row in REFUSED],
 )  # fmt: skip
-def test_nonsense_is_refused(transport: Any, fields: dict[str, Any], path: str, reason: str, way_out: str):
+def test_incompatible_transport_and_switch_settings_are_refused(
+    transport: Any, fields: dict[str, Any], path: str, reason: str, way_out: str
+):
     found = mistakes(transport, fields)
     assert len(found) == 1, found
     assert found[0].startswith(f"{path}: ")
@@ -178,8 +180,8 @@ def test_nonsense_is_refused(transport: Any, fields: dict[str, Any], path: str, 
 @pytest.mark.parametrize(
     ("transport", "fields"), [("ndp", {"switch_trim_threshold": "40KB"}), ("pfabric", {"switch_shortest_first": True})]
 )
-def test_what_lives_by_drops_is_refused_where_nothing_is_dropped(transport: str, fields: dict[str, Any]):
-    """Both also need what does not go with flow control, so there are two reasons."""
+def test_drop_based_transports_are_refused_with_pfc(transport: str, fields: dict[str, Any]):
+    """A second error states that trimming or shortest_first and pfc exclude each other."""
     build_scenario(tables(transport, **fields))
     found = mistakes(transport, fields | {"switch_pfc": True})
     assert len(found) == 2
@@ -223,7 +225,7 @@ ACCEPTED: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("transport", "fields"), ACCEPTED)
-def test_what_makes_sense_is_accepted(transport: Any, fields: dict[str, Any]):
+def test_compatible_transport_and_switch_settings_are_accepted(transport: Any, fields: dict[str, Any]):
     build_scenario(tables(transport, **fields))
 
 
@@ -243,7 +245,7 @@ DROPPABLE: list[tuple[Any, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("transport", "fields", "lost"), DROPPABLE)
-def test_droppable_packets_are_looked_for_where_they_wait(transport: Any, fields: dict[str, Any], lost: int):
+def test_selective_drop_check_uses_the_queue_of_droppable_packets(transport: Any, fields: dict[str, Any], lost: int):
     traffic = [{"name": "t", "kind": "permutation", "size": "10kB", **fields}]
     switch = {"pfc": True, "ecn_threshold": "64KiB", "selective_drop": True}
     here = tables(transport, traffic=traffic)
@@ -260,7 +262,7 @@ def test_droppable_packets_are_looked_for_where_they_wait(transport: Any, fields
         build_scenario(here)
 
 
-def test_every_policy_is_looked_at():
+def test_every_policy_is_checked():
     here = tables(policy=[{"name": "p", "set": {"transport": "ndp"}}])
     with pytest.raises(ScenarioError, match=r"policy p: transport\.kind: detects losses by headers"):
         build_scenario(here)
@@ -268,7 +270,7 @@ def test_every_policy_is_looked_at():
     build_scenario(here)
 
 
-def test_echoes_are_left_out():
+def test_follow_up_errors_are_suppressed():
     here = tables("dctcp", switch_shortest_first=True, switch_queues=9)
     with pytest.raises(ScenarioError) as caught:
         build_scenario(here)
@@ -279,7 +281,7 @@ def test_echoes_are_left_out():
     assert [mistake.path for mistake in caught.value.mistakes] == ["switch.queues", "transport.kind"]
 
 
-def test_a_transport_is_named_where_it_was_chosen():
+def test_errors_name_the_key_that_chose_the_transport():
     here = tables("hpcc", job=[job(transport="ndp"), job(name="k", transport="ndp")])
     here["switch"] = {"trim_threshold": "40KB"}
     with pytest.raises(ScenarioError) as caught:
@@ -319,7 +321,7 @@ REMARKS: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("transport", "fields", "told"), REMARKS)
-def test_what_was_probably_not_meant_is_remarked(transport: Any, fields: dict[str, Any], told: str):
+def test_questionable_settings_are_remarked(transport: Any, fields: dict[str, Any], told: str):
     found = remarks(build_scenario(tables(transport, **fields)))
     assert [told in remark for remark in found] == [True]
 
@@ -332,12 +334,12 @@ def test_what_was_probably_not_meant_is_remarked(transport: Any, fields: dict[st
         ({"kind": "dctcp", "ecn": False}, {}),
     ],
 )
-def test_what_is_fine_is_not_remarked(transport: Any, fields: dict[str, Any]):
+def test_sensible_settings_are_not_remarked(transport: Any, fields: dict[str, Any]):
     assert remarks(build_scenario(tables(transport, **fields))) == []
 
 
-def test_nothing_overtakes_where_there_is_one_path():
-    """Spraying is named as without effect there, and not as what it takes for a loss."""
+def test_spraying_over_one_path_is_not_remarked_as_reordering():
+    """Spraying over one path is reported as having no effect."""
     scenario = build_scenario(
         tables("dcqcn", switch_pfc=True, switch_ecn_threshold="64KiB", load_balancing="spray_random")
     )
@@ -355,7 +357,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_tables_know_their_transports(settings: dict[str, Any]):
+def test_transport_tables_match_transport_classes(settings: dict[str, Any]):
     table: Any = TypeAdapter(AnyTransport).validate_python(settings)
     owner = resolve_component("transport", table.kind)
     assert table.wants_shortest_first == getattr(owner, "rides", False)
@@ -383,7 +385,7 @@ BUILT_IN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("topology", BUILT_IN, ids=str)
-def test_refused_are_those_built_in_networks_whose_paths_are_too_long(topology: dict[str, Any]):
+def test_hpcc_is_refused_on_topologies_with_too_long_paths(topology: dict[str, Any]):
     network = build_scenario(tables(topology=topology))
     routing = build_routing(build_network(network.topology, network.link, network.link_override))
     longest = 1 + routing.longest_path
@@ -394,8 +396,8 @@ def test_refused_are_those_built_in_networks_whose_paths_are_too_long(topology: 
 
 
 @pytest.mark.parametrize(("switches", "fits"), [(6, True), (7, False)])
-def test_paths_of_a_file_are_counted_as_well(tmp_path: Path, switches: int, fits: bool):
-    """A line of switches with a host at either end."""
+def test_hpcc_path_limit_applies_to_topology_files(tmp_path: Path, switches: int, fits: bool):
+    """The topology is a line of switches with a host at either end."""
     names = ["a", *(f"s{n}" for n in range(switches)), "b"]
     edges = "".join(f"{one} {other}\n" for one, other in pairwise(names))
     (tmp_path / "line.edges").write_text(edges)

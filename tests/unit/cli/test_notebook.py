@@ -50,7 +50,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return found
 
 
-def test_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_is_not_detected_as_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not in_notebook()
     shell = types.SimpleNamespace()  # IPython without a kernel
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
@@ -59,7 +59,7 @@ def test_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not in_notebook()
 
 
-def test_a_bar_is_one_line_that_is_written_over(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_progress_updates_one_line(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("gradwire.studies.notebook.time.monotonic", lambda: now[0])
     with heard("a <b>") as told:
@@ -73,14 +73,14 @@ def test_a_bar_is_one_line_that_is_written_over(kernel: Kernel, monkeypatch: pyt
     assert "b: ended by KeyboardInterrupt" in kernel.shown[1]
 
 
-def test_whoever_listens_is_told_and_nobody_else(kernel: Kernel) -> None:
+def test_progress_callback_replaces_the_notebook_bar(kernel: Kernel) -> None:
     found: list[tuple[float, str]] = []
     with heard("a", lambda share, words: found.append((share, words))) as told:
         told(0.5, "half")
     assert found == [(0.5, "half")] and kernel.shown == []
 
 
-def test_simulations_sweeps_and_comparisons_show_how_far_they_are(kernel: Kernel, tmp_path: Any) -> None:
+def test_simulate_compare_and_sweep_show_notebook_progress(kernel: Kernel, tmp_path: Any) -> None:
     scenario = gradwire.Scenario.model_validate(SHORT)
     gradwire.simulate(scenario)
     gradwire.compare(scenario)
@@ -92,8 +92,8 @@ def test_simulations_sweeps_and_comparisons_show_how_far_they_are(kernel: Kernel
     assert len(kernel.shown) == 4
 
 
-def test_everything_has_short_words_and_shows_itself() -> None:
-    """No word is longer than a line, nothing that comes from outside is taken for HTML."""
+def test_objects_have_short_repr_and_escaped_html() -> None:
+    """A repr has fewer than 120 characters, and names are escaped in HTML."""
     scenario = gradwire.Scenario.model_validate({**SHORT, "description": "<i>"})
     trace = gradwire.load_trace("resnet50")
     row = {"step": 4, "accuracy": 0.5, "loss": 1.0, "clock_ps": 10**9, "sent_bytes": 10**6, "pulled_bytes": 0}
@@ -114,8 +114,8 @@ def test_everything_has_short_words_and_shows_itself() -> None:
 @pytest.mark.parametrize(
     "name", ["simulate", "compare", "metrics", "plot", "sweep", "train", "report", "load_scenario", "load_trace"]
 )
-def test_help_teaches(name: str) -> None:
-    """A first sentence, a type for every argument, and what is raised, or where it is told."""
+def test_api_docstrings_have_summary_types_and_errors(name: str) -> None:
+    """A docstring has a first sentence, annotated arguments and the exceptions raised."""
     function = getattr(gradwire, name)
     text = inspect.getdoc(function) or ""
     assert text.split("\n")[0].rstrip(".:") and ("Raises" in text or "rror" in text)

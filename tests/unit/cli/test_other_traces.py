@@ -45,7 +45,7 @@ def loaded(*overrides: str, policy: str | None = None) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.parametrize("policy", [None, "dlcp"])
-def test_a_scale_goes_with_the_trace_that_it_was_meant_for(mine: Path, policy: str | None) -> None:
+def test_compute_scale_is_dropped_if_the_trace_is_replaced(mine: Path, policy: str | None) -> None:
     found, notes = loaded("job.trace=./mine", policy=policy)
     assert [job.compute_scale for job in found.job] == [1.0]
     assert len(notes) == 1
@@ -66,13 +66,15 @@ def test_a_scale_goes_with_the_trace_that_it_was_meant_for(mine: Path, policy: s
         (("job.trace=vgg16", "job.trace=resnet50-v100"), SCALE),
     ],
 )
-def test_a_scale_that_is_meant_stays(mine: Path, overrides: tuple[str, ...], scale: float) -> None:
+def test_compute_scale_remains_if_set_explicitly_or_trace_unchanged(
+    mine: Path, overrides: tuple[str, ...], scale: float
+) -> None:
     found, notes = loaded(*overrides)
     assert [job.compute_scale for job in found.job] == [scale]
     assert notes == []
 
 
-def test_of_several_jobs_only_the_changed_one_loses_it() -> None:
+def test_compute_scale_is_dropped_for_the_changed_job_only() -> None:
     tables = {"job": [{"trace": "lstm", "compute_scale": 0.1}, {"trace": "vgg16", "compute_scale": 0.2}]}
     with pytest.warns(ScenarioNote, match=r"job\[1\]\.compute_scale = 0\.2 belongs to the trace vgg16"):
         laid = apply_overrides_and_traces(tables, ["job[1].trace=lstm", "job[0].iterations=3"])
@@ -80,14 +82,14 @@ def test_of_several_jobs_only_the_changed_one_loses_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["./mine", "mine", "deep/theirs", "deep/../mine"])
-def test_commands_look_where_the_user_stands_and_say_what_they_did(mine: Path, path: str) -> None:
+def test_check_resolves_trace_paths_in_the_working_directory(mine: Path, path: str) -> None:
     done = command("check", "demo", "--trace", path, "--set", "job.phase=early", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["name"] == "demo"
     assert done.stderr.count("note: job[0].compute_scale = 0.17 belongs to the trace resnet50-v100; with ") == 1
 
 
-def test_a_run_with_another_trace_takes_its_times_as_they_are(mine: Path) -> None:
+def test_run_with_another_trace_uses_unscaled_times(mine: Path) -> None:
     words = ["--trace", "mine", "--set", "job.phase=early", "--set", "job.iterations=1", "--set", "job.jitter=0"]
     for out, more in (("result", []), ("asked", ["--set", "job.compute_scale=1"])):
         done = command("run", "demo", *words, *more, "--out", out)
@@ -98,7 +100,7 @@ def test_a_run_with_another_trace_takes_its_times_as_they_are(mine: Path) -> Non
     assert max(row["end_ps"] for row in ran.iterations.to_pylist()) >= small_trace().iterations[0].backward_end_ps
 
 
-def test_a_trace_that_is_handed_over_has_to_be_the_one_the_scale_is_for(mine: Path) -> None:
+def test_simulate_refuses_a_trace_other_than_the_scaled_one(mine: Path) -> None:
     demo = load_scenario("demo", set=["job.iterations=1", "job.phase=early"])
     with pytest.raises(ScenarioError, match=r"compute_scale.*is meant for the trace resnet50-v100, not for small"):
         gradwire.simulate(demo, small_trace())
@@ -112,7 +114,7 @@ def test_a_trace_that_is_handed_over_has_to_be_the_one_the_scale_is_for(mine: Pa
     find_prerequisites(again, gradwire.load_trace("renamed"))
 
 
-def test_no_scale_is_no_ones(mine: Path) -> None:
+def test_compute_scale_of_zero_or_one_accepts_any_trace(mine: Path) -> None:
     for scale in (0.0, 1.0):
         job = {
             "workers": 2,

@@ -58,7 +58,7 @@ def marks(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "marks").read_text().splitlines()]
 
 
-def test_gradients_are_handed_on_when_the_trace_had_them_ready(clock: Clock, tmp_path: Path):
+def test_paced_gradients_are_ready_at_the_trace_times(clock: Clock, tmp_path: Path):
     model = net()
     seen: dict[str, int] = {}
     gradwire.paced(model)
@@ -81,7 +81,7 @@ def test_gradients_are_handed_on_when_the_trace_had_them_ready(clock: Clock, tmp
     assert (last["forward_ns"], last["backward_ns"]) == (30 * US, 1_000_000 + 90 * US)
 
 
-def test_all_of_it_is_slept_at_the_mark_where_no_model_is_paced(clock: Clock, tmp_path: Path):
+def test_mark_sleeps_the_whole_iteration_without_a_paced_model(clock: Clock, tmp_path: Path):
     gradwire.mark()
     began = clock.now
     gradwire.mark(0)
@@ -90,7 +90,7 @@ def test_all_of_it_is_slept_at_the_mark_where_no_model_is_paced(clock: Clock, tm
     assert [mark.get("computed_ns") for mark in marks(tmp_path)] == [None, 100 * US, 100 * US]
 
 
-def test_gradients_accumulated_over_two_passes_take_both(clock: Clock, tmp_path: Path):
+def test_gradient_accumulation_takes_the_time_of_both_passes(clock: Clock, tmp_path: Path):
     model = gradwire.paced(net())
     gradwire.mark()
     began = clock.now
@@ -101,7 +101,7 @@ def test_gradients_accumulated_over_two_passes_take_both(clock: Clock, tmp_path:
     assert marks(tmp_path)[-1]["computed_ns"] == 190 * US
 
 
-def test_evaluation_takes_no_time(clock: Clock, tmp_path: Path):
+def test_paced_evaluation_takes_no_time(clock: Clock, tmp_path: Path):
     model = gradwire.paced(net())
     gradwire.mark()
     began = clock.now
@@ -113,7 +113,7 @@ def test_evaluation_takes_no_time(clock: Clock, tmp_path: Path):
     assert marks(tmp_path)[-1]["computed_ns"] == 0
 
 
-def test_names_of_wrappers_do_not_count_and_order_stands_in_for_other_names(clock: Clock):
+def test_paced_accepts_wrapped_and_renamed_modules(clock: Clock):
     gradwire.paced(torch.nn.ModuleDict({"module": net()}))
     gradwire.paced(torch.nn.ModuleDict({"other": net()}))
 
@@ -125,12 +125,12 @@ def test_names_of_wrappers_do_not_count_and_order_stands_in_for_other_names(cloc
         (lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3)), "1.weight has 9 elements where"),
     ],
 )
-def test_another_model_than_the_traces_is_refused_in_words(clock: Clock, model: Any, words: str):
+def test_paced_refuses_a_model_that_differs_from_the_trace(clock: Clock, model: Any, words: str):
     with pytest.raises(ValueError, match=words):
         gradwire.paced(model())
 
 
-def test_a_timetable_is_the_traces(monkeypatch: pytest.MonkeyPatch):
+def test_timetable_holds_scaled_trace_times(monkeypatch: pytest.MonkeyPatch):
     trace = gradwire.load_trace("resnet50-v100")
     found = json.loads(timetable(trace, 0.5))
     assert found["layers"] == trace.layers
@@ -142,7 +142,7 @@ def test_a_timetable_is_the_traces(monkeypatch: pytest.MonkeyPatch):
     assert rank[-1]["ready"] == [round(int(each) / 2000) for each in times.ready_ps]
 
 
-def test_outside_of_exec_nothing_happens(monkeypatch: pytest.MonkeyPatch):
+def test_paced_outside_exec_returns_the_model_unchanged(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(compute_replay.TIMETABLE_VARIABLE, raising=False)
     model = net()
     assert gradwire.paced(model) is model

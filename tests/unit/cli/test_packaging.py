@@ -115,12 +115,14 @@ BASE = "https://example.invalid/gradwire"
     ("[![a](docs/a.png)](docs/a.md)", f"[![a]({BASE}/raw/v1.2/docs/a.png)]({BASE}/blob/v1.2/docs/a.md)", "*a*"),
     *((same, same, same) for same in ("[a](https://b.c)", "[a](#b)", "M[f + 1] (2)", "[a](mailto:b)")),
 ])  # fmt: skip
-def test_links_of_the_readme_on_an_index(setup_file: dict[str, Any], text: str, absolute: str, plain: str) -> None:
+def test_readme_links_become_absolute_or_plain_text(
+    setup_file: dict[str, Any], text: str, absolute: str, plain: str
+) -> None:
     assert setup_file["shown"](text, BASE, "1.2") == absolute
     assert setup_file["shown"](text, "", "1.2") == plain
 
 
-def test_no_link_of_the_readme_leads_nowhere(setup_file: dict[str, Any]) -> None:
+def test_readme_links_have_targets(setup_file: dict[str, Any]) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     relative = re.findall(r"\]\((?!https?:|#)[^)]*\)", text)
     assert len(relative) > 20
@@ -138,7 +140,7 @@ def metadata_of(wheel: Path) -> Message:
 
 
 @pytest.mark.slow
-def test_a_package_says_who_made_it_and_what_it_is(built: tuple[Path, Path]) -> None:
+def test_wheel_metadata_names_authors_licence_and_classifiers(built: tuple[Path, Path]) -> None:
     found = metadata_of(built[1])
     assert found["Author"] == "the gradwire authors" and found["License-Expression"] == "Apache-2.0"
     assert found["Description-Content-Type"] == "text/markdown"
@@ -150,7 +152,7 @@ def test_a_package_says_who_made_it_and_what_it_is(built: tuple[Path, Path]) -> 
 
 
 @pytest.mark.slow
-def test_a_source_distribution_brings_docs_examples_and_tests(built: tuple[Path, Path]) -> None:
+def test_source_distribution_contains_docs_examples_and_tests(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     listed = subprocess.run(
@@ -161,13 +163,13 @@ def test_a_source_distribution_brings_docs_examples_and_tests(built: tuple[Path,
     assert wanted - names == set() and not any(name.endswith(".pyc") for name in names)
 
 
-def test_addresses_have_one_base(setup_file: dict[str, Any]) -> None:
+def test_project_urls_share_one_base(setup_file: dict[str, Any]) -> None:
     assert setup_file["addresses"]("") == {}
     assert {each.partition(BASE)[0] for each in setup_file["addresses"](BASE).values()} == {""}
 
 
 @pytest.mark.slow
-def test_a_wheel_brings_gradwire_and_nothing_else(installed: Path) -> None:
+def test_wheel_contains_only_the_gradwire_package(installed: Path) -> None:
     tops = {each.name for each in installed.iterdir()}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"gradwire"}
     found = {
@@ -177,8 +179,8 @@ def test_a_wheel_brings_gradwire_and_nothing_else(installed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_runs_beside_a_users_own_modules(installed: Path, tmp_path: Path) -> None:
-    """Modules that are called like the rooms do not get in the way, and stay importable."""
+def test_installation_works_beside_user_modules_of_the_same_names(installed: Path, tmp_path: Path) -> None:
+    """User modules named like subpackages do not interfere and remain importable."""
     (tmp_path / "sim.py").write_text("MINE = 1")
     for room in ("analysis", "scenarios", "traces", "emu"):
         (tmp_path / room).mkdir()
@@ -200,7 +202,7 @@ def test_it_runs_beside_a_users_own_modules(installed: Path, tmp_path: Path) -> 
         assert done.stdout.startswith(("done 107", "demo is valid")), done.stdout
 
 
-def test_the_package_is_typed() -> None:
+def test_package_has_a_py_typed_marker() -> None:
     assert (Path(gradwire.__file__).parent / "py.typed").exists()
 
 
@@ -217,7 +219,7 @@ def _imports(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ALLOWED)
-def test_imports_run_one_way(room: str) -> None:
+def test_packages_import_only_allowed_packages(room: str) -> None:
     wrong = []
     for path in sorted((ROOT / room).rglob("*.py")):
         for name in _imports(path):

@@ -61,7 +61,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- looking up ------------------------------------------------------------------------------------
 
 
-def test_reports_come_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_reports_are_limited_in_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(at.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(at, "PROGRESS_INTERVAL_S", 1 / 8)
@@ -82,7 +82,7 @@ def test_reports_come_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[-1] == 1000
 
 
-def test_the_wall_clock_and_ctrl_c_end_a_run_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_and_interrupt_end_a_run_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(at.time, "monotonic", lambda: now[0])
     ctrl_c = DeferredInterrupt()
@@ -115,8 +115,8 @@ def test_the_wall_clock_and_ctrl_c_end_a_run_between_two_steps(monkeypatch: pyte
     ],
     ids=["ps", "slow software", "ring", "traffic", "both"],
 )
-def test_what_the_wall_clock_ends_is_the_beginning_of_the_run(scenario: Any, looks: int, slow: None) -> None:
-    """Nothing that was delivered in time is missing, and nothing is otherwise than in the whole run."""
+def test_run_cut_by_the_time_limit_equals_the_start_of_the_whole_run(scenario: Any, looks: int, slow: None) -> None:
+    """All messages and iterations before the end equal those of the whole run."""
     whole = simulate(scenario, TRACE)
     cut = simulate(scenario, TRACE, max_wall_s=looks)
     totals = cut.summary["totals"]
@@ -140,7 +140,7 @@ def test_what_the_wall_clock_ends_is_the_beginning_of_the_run(scenario: Any, loo
     assert compare([cut]).cut_short
 
 
-def test_other_ends_are_named() -> None:
+def test_summary_names_how_the_run_ended() -> None:
     assert simulate(case(job=ps_job(2)), TRACE, fabric=Ideal()).summary["totals"]["ended_by"] == "done"
     by_duration = simulate(case(job=ps_job(2), duration="100us"), TRACE, fabric=Ideal())
     assert by_duration.summary["totals"]["ended_by"] == "duration"
@@ -167,7 +167,7 @@ def test_other_ends_are_named() -> None:
         case(job={"iterations": 50, **ps_job(3)}, duration="3ms"),
     ],
 )  # fmt: skip
-def test_shares_rise_to_one(scenario: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_shares_rise_to_one(scenario: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at, "PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr(at, "MAX_PROGRESS_SHARE", 1e9)
     monkeypatch.setattr(fabric, "CALL_SECONDS", 0.0)
@@ -184,7 +184,7 @@ def test_shares_rise_to_one(scenario: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert max(late - early for early, late in itertools.pairwise(shares)) < 0.5
 
 
-def test_what_a_delivery_did_without_counts_as_settled() -> None:
+def test_tolerated_loss_counts_as_settled_bytes() -> None:
     made: list[Any] = []
 
     def keep(*arguments: Any) -> Any:
@@ -200,7 +200,7 @@ def test_what_a_delivery_did_without_counts_as_settled() -> None:
 # --- words -----------------------------------------------------------------------------------------
 
 
-def test_pace() -> None:
+def test_speed_estimate_follows_recent_progress() -> None:
     now = [100.0]
     pace = SpeedEstimate(lambda: now[0])
     assert pace.parts == ("", "")
@@ -216,8 +216,8 @@ def test_pace() -> None:
     assert pace.parts[0] == ""
 
 
-def test_the_first_guess_is_as_good_as_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of which nothing comes back before all has been sent, on a machine that does 5,000 packet-hops a second."""
+def test_remaining_time_estimates_are_within_25_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pushes of a job precede its pulls, on a machine of 5,000 packet-hops a second."""
     monkeypatch.setattr(at, "PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr(at, "MAX_PROGRESS_SHARE", 1e9)
     monkeypatch.setattr(fabric, "CALL_SECONDS", 0.0)
@@ -235,8 +235,8 @@ def test_the_first_guess_is_as_good_as_the_last(monkeypatch: pytest.MonkeyPatch)
     assert all(abs(now + left - end) < end / 4 for now, left in guesses)
 
 
-def test_iterations_are_those_of_the_scenario() -> None:
-    """Not one for each worker: an iteration is over when it is over everywhere."""
+def test_progress_counts_iterations_of_the_scenario() -> None:
+    """An iteration counts once, when all workers have finished it."""
     seen: list[ProgressReport] = []
     two = {"iterations": 3, **ps_job(3)}
     simulate(case(job=two), TRACE, progress=seen.append)
@@ -248,22 +248,22 @@ def test_iterations_are_those_of_the_scenario() -> None:
     ("seconds", "text"),
     [(0.2, "1 s"), (99.4, "99 s"), (100, "2 min"), (5969, "99 min"), (5970, "1.66 h"), (36_000, "10.0 h")],
 )
-def test_guesses_in_words(seconds: float, text: str) -> None:
+def test_remaining_time_is_formatted_with_units(seconds: float, text: str) -> None:
     assert wall_text(seconds) == text
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("1.5min", 90), ("2h", 7200), ("250ms", 0.25)])
-def test_wall_clock_times(text: str, seconds: float) -> None:
+def test_wall_clock_limits_are_parsed(text: str, seconds: float) -> None:
     assert parse_wall(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["30", "5us", "0s", "-1s", "soon", ""])
-def test_what_is_no_wall_clock_time(text: str) -> None:
+def test_invalid_wall_clock_limits_are_refused(text: str) -> None:
     with pytest.raises(UnitError):
         parse_wall(text)
 
 
-def test_milliseconds_of_the_simulation_are_told_apart() -> None:
+def test_duration_limits_simulated_time() -> None:
     assert simulate(case(job=ps_job(2), duration="1ms"), TRACE, fabric=Ideal()).summary["totals"]["simulated_ps"] <= MS
 
 
@@ -282,9 +282,9 @@ def estimated(seconds: list[float], pieces: int, left: float) -> str:
     ([60, 1, 1, 1, 1, 1], "about 90 s left"),  # the first has compiled, 60 s, which would have made 16 minutes of it
     ([60, 1, 56, 1, 1, 1], "90 s to 18 min left"),  # median 1 s, mean 12 s
 ])  # fmt: skip
-def test_what_is_left_is_not_reckoned_from_what_compiles(seconds, said):
+def test_remaining_time_excludes_the_compiling_task(seconds, said):
     assert estimated(seconds, 94, 90) == said
 
 
-def test_of_many_pieces_some_more_are_waited_for():
+def test_remaining_time_of_many_tasks_waits_for_more_samples():
     assert estimated([1.0] * 10, 1000, 990) == "estimating" != estimated([1.0] * 60, 1000, 940)

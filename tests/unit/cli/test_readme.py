@@ -15,13 +15,13 @@ PAGES = {
 
 
 @pytest.mark.parametrize("place", sorted(set(COMPONENT_PACKAGES) - {"queue"}))
-def test_the_page_of_choices_names_every_component(place: str):
+def test_choices_page_names_every_component(place: str):
     text = (ROOT / "docs" / "choices.md").read_text(encoding="utf-8")
     assert set(components(place)) - set(re.findall(r"`(\w+)`", text)) == set()
 
 
 @pytest.mark.parametrize("place", PAGES)
-def test_its_page_describes_each(place: str):
+def test_component_pages_describe_every_component(place: str):
     text = (ROOT / "docs" / f"{PAGES[place]}.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith(("| `", "* `", "**`", "#", "* **`"))]
     assert set(components(place)) - set(re.findall(r"`(\w+)[`:]", "\n".join(rows))) == set()

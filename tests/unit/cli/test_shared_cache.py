@@ -54,7 +54,7 @@ def give_away(path: Path) -> None:
     os.chown(path, NOBODY, NOBODY)
 
 
-def test_private_engines_of_another_user_count_as_absent(shared: Path):
+def test_unreadable_engines_of_another_user_count_as_absent(shared: Path):
     first = gradwire(shared, "run", "small.toml", held=False)
     assert first.returncode == 0, first.stderr
     engines = [each for each in (shared / "cache" / "engines").iterdir() if (each / ABOUT).is_file()]
@@ -75,7 +75,7 @@ def test_private_engines_of_another_user_count_as_absent(shared: Path):
     assert gradwire(shared, "run", "small.toml", "--json").returncode == 0
 
 
-def test_a_cache_that_may_not_be_entered(shared: Path):
+def test_unreadable_cache_folder_yields_a_message(shared: Path):
     give_away(shared / "cache")
     for words in (("cache",), ("cache", "clear")):
         done = gradwire(shared, *words)

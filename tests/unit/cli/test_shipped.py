@@ -76,8 +76,8 @@ def sent(own: Path, tmp_path: Path) -> tuple[Scenario, CodeBundle]:
     return scenario, found
 
 
-def test_a_scenario_is_the_same_where_nothing_of_it_lies(own: Path, tmp_path: Path) -> None:
-    """The key has the content of everything that is named."""
+def test_bundled_scenario_keeps_its_key_without_the_original_folder(own: Path, tmp_path: Path) -> None:
+    """The key covers the content of every file that the scenario names."""
     scenario, found = sent(own, tmp_path)
     key = key_of(scenario)
     shutil.rmtree(own)
@@ -92,7 +92,7 @@ def test_a_scenario_is_the_same_where_nothing_of_it_lies(own: Path, tmp_path: Pa
     assert not names & {"thesis.pdf", "gradients.npy", "own.toml"}
 
 
-def test_words_are_of_the_place_it_came_from(own: Path, tmp_path: Path) -> None:
+def test_bundle_messages_name_the_original_paths(own: Path, tmp_path: Path) -> None:
     scenario, found = sent(own, tmp_path)
     there = found.scenario(scenario)
     words = f"{there.job[0].trace}/layers.parquet: is damaged; {there.folder}/mine.py:3: no; {there.topology.path}"
@@ -100,20 +100,22 @@ def test_words_are_of_the_place_it_came_from(own: Path, tmp_path: Path) -> None:
     assert found.text(words) == expected
 
 
-def test_nothing_is_sent_where_nothing_is_ones_own(tmp_path: Path) -> None:
+def test_library_scenarios_need_no_bundle(tmp_path: Path) -> None:
     assert write_bundle([load_scenario("websearch"), load_scenario("demo")], tmp_path / "laid") is None
     assert not (tmp_path / "laid").exists() and CodeBundle.read(tmp_path) is None
 
 
-def test_what_is_missing_is_left_to_the_run(own: Path, tmp_path: Path) -> None:
-    """Which says what it misses, with the path that the user knows."""
+def test_missing_trace_is_left_out_of_the_bundle(own: Path, tmp_path: Path) -> None:
+    """The run reports the missing trace with the path that the user knows."""
     scenario = load_scenario(own / "own.toml")
     shutil.rmtree(own / "recorded")
     found = write_bundle([scenario], tmp_path / "laid")
     assert found is not None and found.scenario(scenario).job[0].trace == str(own / "recorded")
 
 
-def test_what_is_too_large_is_said(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_trace_is_left_out_of_the_bundle_with_a_note(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gradwire.studies.parallel.code_bundle.MAX_BYTES", 2000)
     scenario = load_scenario(own / "own.toml")
     with pytest.warns(ScenarioNote, match=r"recorded .* at the same place on every node"):

@@ -46,8 +46,8 @@ def python(script: str, ignored: bool = False) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_sigterm_keeps_a_consistent_result_where_sigint_is_ignored(own_directory: Path, twice: bool):
-    """Also if it comes twice at once, as from `timeout`: losses are counted the same everywhere."""
+def test_sigterm_keeps_a_consistent_result_if_sigint_is_ignored(own_directory: Path, twice: bool):
+    """A second SIGTERM, as from `timeout`, changes nothing; losses are counted consistently."""
     Path("lossy.toml").write_text(LOSSY)
     script = """
         import sys
@@ -71,7 +71,7 @@ def test_sigterm_keeps_a_consistent_result_where_sigint_is_ignored(own_directory
     assert result.messages.num_rows and not compare([result]).violations
 
 
-def test_an_ignored_sigint_stays_ignored():
+def test_ignored_sigint_stays_ignored():
     script = """
         import os, signal, time
         from gradwire.cli.terminal import for_people
@@ -87,7 +87,7 @@ def test_an_ignored_sigint_stays_ignored():
     assert (process.returncode, out, err) == (0, "done\n", "")
 
 
-def test_a_request_that_a_library_has_swallowed_is_raised_at_the_next_step():
+def test_interrupt_swallowed_by_a_library_is_raised_at_the_next_step():
     script = """
         import os, signal, time
         from gradwire.cli.terminal import for_people
@@ -109,7 +109,7 @@ def test_a_request_that_a_library_has_swallowed_is_raised_at_the_next_step():
     assert (process.returncode, out, err) == (143, "written\n", "gradwire: terminated\n")
 
 
-def test_a_request_that_a_library_makes_another_exception_of():
+def test_interrupt_converted_by_a_library_still_ends_the_command():
     script = """
         import os, signal, time
         from gradwire.cli.terminal import for_people
@@ -127,8 +127,8 @@ def test_a_request_that_a_library_makes_another_exception_of():
     assert (process.returncode, out, err) == (143, "", "gradwire: terminated\n")
 
 
-def test_an_import_is_not_interrupted(tmp_path: Path):
-    """What it has begun is whole when the request is granted."""
+def test_sigterm_during_an_import_is_deferred(tmp_path: Path):
+    """The module is complete when the interrupt is raised."""
     (tmp_path / "slow.py").write_text(
         "import time, os, signal\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(0.3)\nwhole = True\n"
     )
@@ -152,7 +152,7 @@ def test_an_import_is_not_interrupted(tmp_path: Path):
     assert time.monotonic() - began < 4.5
 
 
-def test_signals_that_follow_each_other_at_once_are_one_request():
+def test_signals_in_quick_succession_count_as_one_interrupt():
     script = f"""
         import os, signal, time
         from gradwire.cli.terminal import for_people
@@ -176,8 +176,8 @@ def test_signals_that_follow_each_other_at_once_are_one_request():
     assert (process.returncode, out) == (143, "cleaned up\n")
 
 
-def test_a_compiling_child_does_not_undo_what_is_its_parents(tmp_path: Path):
-    """A signal to the process group between fork and the child's first step must not run the parent's clean-up twice."""
+def test_signal_in_a_compiling_child_does_not_run_the_parents_cleanup(tmp_path: Path):
+    """A signal to the process group between fork and the child's first step must not run the clean-up twice."""
     script = f"""
         import os, signal
         from gradwire.jit import engine_cache
@@ -209,5 +209,5 @@ def test_a_compiling_child_does_not_undo_what_is_its_parents(tmp_path: Path):
     "label",
     ["run SIGTERM ignored 3:0", "compile SIGINT usual 3:1", "sweep SIGTERM ignored 3:2", "report SIGTERM usual 3:3"],
 )
-def test_a_selection_of_the_soak(label: str):
+def test_selected_cases_of_the_signal_soak_pass(label: str):
     assert one(label) in ("ok", "cut")

@@ -21,7 +21,7 @@ def functions(path: Path) -> set[str]:
     return names
 
 
-def test_listed_tests_exist() -> None:
+def test_listed_slow_tests_exist() -> None:
     listed = listed_tests()
     assert len(listed) > 100 and LIST.read_text(encoding="utf-8").split() == sorted(listed)
     by_file: dict[str, set[str]] = {}
@@ -32,7 +32,7 @@ def test_listed_tests_exist() -> None:
     assert {path: names for path, names in missing.items() if names} == {}
 
 
-def test_a_function_is_slow_by_its_slowest_case(tmp_path: Path) -> None:
+def test_slow_functions_are_chosen_by_their_slowest_case(tmp_path: Path) -> None:
     case = '<testcase classname="{}" name="{}" time="{}"/>'
     report = tmp_path / "times.xml"
     cases = [

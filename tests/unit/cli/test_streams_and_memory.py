@@ -29,7 +29,7 @@ def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("streams", "status"), [(">&-", 2), ("2>&-", 0), ("<&-", 0), (">&- 2>&- <&-", 2), (">/dev/full 2>/dev/full", 2), ("2>/dev/full", 0)]
 )  # fmt: skip
-def test_a_result_is_kept_whatever_the_streams_are(own_directory: Path, streams: str, status: int):
+def test_result_is_written_with_closed_or_full_streams(own_directory: Path, streams: str, status: int):
     Path("small.toml").write_text(SMALL)
     done = shell(f'"$@" {streams}', "run", "small.toml", "--out", "out")
     assert done.returncode == status, done.stderr
@@ -38,19 +38,19 @@ def test_a_result_is_kept_whatever_the_streams_are(own_directory: Path, streams:
 
 
 @pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full", ">&-", ">&- 2>&-"])
-def test_a_refusal_has_its_status_whatever_the_streams_are(own_directory: Path, streams: str):
+def test_refusal_exits_with_2_with_closed_or_full_streams(own_directory: Path, streams: str):
     done = shell(f'"$@" {streams}', "check", "nowhere.toml")
     assert done.returncode == 2
     assert done.stdout == "" and "Traceback" not in done.stderr
 
 
-def test_a_closed_output_is_named(own_directory: Path):
+def test_closed_standard_output_is_reported(own_directory: Path):
     Path("small.toml").write_text(SMALL)
     done = shell('"$@" >&-', "check", "small.toml")
     assert (done.returncode, done.stderr) == (2, "gradwire: standard output: Bad file descriptor\n")
 
 
-def test_head_ends_nothing(own_directory: Path):
+def test_run_piped_into_head_writes_its_result(own_directory: Path):
     Path("small.toml").write_text(SMALL)
     done = shell('"$@" | head -n 1; exit ${PIPESTATUS[0]}', "run", "small.toml", "--out", "out")
     assert (done.returncode, done.stdout.split()) == (0, ["small"])
@@ -62,7 +62,7 @@ def test_head_ends_nothing(own_directory: Path):
     [(0.1, "is 0.1 GB; expected no limit"), (0.6, "is 0.6 GB; expected no limit"), (1.6, "is 1.6 GB; expected no limit"),
      (4, "GB of addresses: ")],
 )  # fmt: skip
-def test_too_little_virtual_memory_is_called_that(own_directory: Path, gigabytes: float, message: str):
+def test_insufficient_virtual_memory_is_reported(own_directory: Path, gigabytes: float, message: str):
     limit = int(gigabytes * 10**9)
     done = subprocess.run(
         gradwire_command("run", "demo", "--set", "job.iterations=1", "--out", "out"), capture_output=True, text=True,
@@ -82,7 +82,7 @@ SHORTAGES = (
 
 
 @pytest.mark.parametrize("shortage", SHORTAGES, ids=str)
-def test_a_reader_that_catches_a_shortage_does_not_blame_the_file(shortage: Exception):
+def test_memory_shortage_while_reading_is_not_reported_as_file_damage(shortage: Exception):
     assert is_memory_shortage(shortage)
     with pytest.raises(TraceError) as raised:
         try:
@@ -92,7 +92,7 @@ def test_a_reader_that_catches_a_shortage_does_not_blame_the_file(shortage: Exce
     assert str(raised.value) == f"trace.parquet: {NO_MEMORY[0]}; expected {NO_MEMORY[1]}"
 
 
-def test_other_errors_are_what_they_were():
+def test_other_errors_are_not_reported_as_memory_shortage():
     for error in (ValueError("x"), OSError(errno.ENOENT, "no such file"), RuntimeError("out of range")):
         assert not is_memory_shortage(error)
     assert TraceError("damaged").what == "damaged"

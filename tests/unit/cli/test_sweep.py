@@ -46,8 +46,8 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(cli.app, list(arguments))
 
 
-def test_tables_have_means_intervals_and_points(whole: Any) -> None:
-    """Worked out again from what is kept of the points: two seeds, of which there is no interval."""
+def test_sweep_tables_hold_means_intervals_and_points(whole: Any) -> None:
+    """The test recomputes means from the points; two seeds have no interval."""
     table, points = whole.to_pandas(), whole.to_pandas(points=True)
     assert list(table.columns)[:4] == ["load", "buffer", "runs", "failed"] and len(table) == 4 and len(points) == 8
     values = points[(points.load == 0.6) & (points.buffer == "1MiB")].slowdown_p99
@@ -58,30 +58,29 @@ def test_tables_have_means_intervals_and_points(whole: Any) -> None:
     assert pandas.read_csv(whole.folder / "points.csv").key.tolist() == points.key.tolist()
 
 
-def test_figures_are_those_of_a_run(whole: Any, tmp_path: Path) -> None:
-    """One point, simulated by itself."""
+def test_figures_of_a_point_equal_those_of_a_single_run(whole: Any, tmp_path: Path) -> None:
     point = points_of(build_sweep(sweep_tables()), tmp_path)[5]
     run = gradwire.compare(point.scenario).to_pandas().iloc[0]
     row = whole.to_pandas(points=True).iloc[5]
     assert row.all_mean_ps == run.all_mean_ps and row.seed == point.seed == 2
 
 
-def test_what_is_done_is_not_run_again(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same sweep, in the same place: no process is started, and the tables stay what they are."""
+def test_repeated_sweep_runs_no_finished_point(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sweep in the same folder starts no process and leaves the tables unchanged."""
     monkeypatch.setattr("gradwire.studies.sweep.runner.run_tasks", lambda *arguments: pytest.fail("something is run"))
     before = [(whole.folder / name).read_bytes() for name in TABLES]
     again = gradwire.sweep(sweep_tables(plot=PLOT), out=whole.folder)
     assert again.complete and [(whole.folder / name).read_bytes() for name in TABLES] == before
 
 
-def test_pictures_are_drawn_and_reproducible(whole: Any) -> None:
+def test_sweep_writes_plot_files(whole: Any) -> None:
     assert (whole.folder / "mean.png").read_bytes()[:4] == b"\x89PNG"
     assert b"<svg" in (whole.folder / "mean.svg").read_bytes()[:500]
     assert list(whole.plot()) == ["mean"]
 
 
-def test_an_extended_sweep_runs_what_is_new(tmp_path: Path) -> None:
-    """More values and more seeds; the tables are those of a sweep that was so from the beginning."""
+def test_extended_sweep_runs_only_new_points(tmp_path: Path) -> None:
+    """With more values and seeds, the tables equal those of a complete new sweep."""
     small = {"axis": [{"key": "traffic.load", "values": [0.2]}], "seeds": 1}
     large = {"axis": [{"key": "traffic.load", "values": [0.1, 0.2, 0.3]}]}
     gradwire.sweep(sweep_tables(**small), out=tmp_path / "a", jobs=1)
@@ -95,8 +94,8 @@ def test_an_extended_sweep_runs_what_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on(tmp_path: Path, whole: Any) -> None:
-    """Killed with kill -9 at random moments, workers left to themselves, until it is through."""
+def test_killed_sweep_resumes(tmp_path: Path, whole: Any) -> None:
+    """SIGKILL ends the sweep at random moments, without its workers, until it completes."""
     rng = random.Random(os.getpid())
     (tmp_path / "sweep.toml").write_text(sweep_text(plot=PLOT))
     out = tmp_path / "out"
@@ -121,8 +120,8 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, whole: Any) -> None:
     assert {path.suffix for path in (out / "points").iterdir()} == {".json"}
 
 
-def test_what_was_killed_between_record_and_marker_is_tidied(tmp_path: Path) -> None:
-    """A record counts, and the marker that says that somebody is at the point goes with the next run."""
+def test_running_marker_beside_a_record_is_removed(tmp_path: Path) -> None:
+    """The record counts, and the next run removes the marker of a running point."""
     gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
     points = tmp_path / "a" / "points"
     key = next(path.stem for path in points.iterdir())
@@ -132,8 +131,8 @@ def test_what_was_killed_between_record_and_marker_is_tidied(tmp_path: Path) -> 
     assert [path.name for path in points.glob("*.running")] == ["gone.running"]
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
-    """Exit 130, tables of what is there; the same command goes on with the rest."""
+def test_interrupted_sweep_keeps_finished_points(tmp_path: Path) -> None:
+    """The exit code is 130, tables hold the finished points, and the same command resumes the sweep."""
     (tmp_path / "sweep.toml").write_text(sweep_text(seeds=40))
     command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -154,8 +153,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert found.states["done"] == done and f"would run {160 - done}" in "\n".join(lines)
 
 
-def test_a_damaged_record_is_run_again(whole: Any, tmp_path: Path) -> None:
-    """Empty, cut, of another format, no JSON: none of them is a record."""
+def test_points_with_damaged_records_are_repeated(whole: Any, tmp_path: Path) -> None:
+    """Records are empty, truncated, of another format, or not an object."""
     out = tmp_path / "out"
     gradwire.sweep(sweep_tables(), out=out, jobs=2)
     files = sorted((out / "points").glob("*.json"))
@@ -177,7 +176,7 @@ def point_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return next((out / "points").glob("*.json")).read_text()
 
 
-def test_a_point_whose_record_is_nested_too_deeply_is_run_again(point_text: str, tmp_path: Path) -> None:
+def test_deeply_nested_record_counts_as_missing(point_text: str, tmp_path: Path) -> None:
     store = PointStore(tmp_path)
     store.make()
     (store.points / "a.json").write_text(point_text)
@@ -185,8 +184,8 @@ def test_a_point_whose_record_is_nested_too_deeply_is_run_again(point_text: str,
     assert list(store.read_all(["a", "b"])) == ["a"]
 
 
-def test_a_point_with_any_other_figure_is_run_again(point_text: str) -> None:
-    """Each figure of each job, changed to one that would be in range."""
+def test_record_with_an_altered_figure_is_refused(point_text: str) -> None:
+    """Each figure of each job is changed to another valid value."""
     changed = 0
     for job, each in json.loads(point_text)["jobs"].items():
         for name, value in each["figures"].items():
@@ -199,8 +198,8 @@ def test_a_point_with_any_other_figure_is_run_again(point_text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, True, None, "7", [], float("nan"), float("inf"), 10**400])
-def test_a_figure_out_of_its_range_is_no_record(point_text: str, value: object) -> None:
-    """In a file without a checksum, as older versions wrote it."""
+def test_record_with_a_figure_out_of_range_is_refused(point_text: str, value: object) -> None:
+    """The file has no checksum, as in older versions."""
     data = json.loads(point_text)
     data.pop("checksum", None)
     assert Record.of_text(json.dumps(data)).state == "done"
@@ -218,7 +217,7 @@ def test_a_figure_out_of_its_range_is_no_record(point_text: str, value: object) 
     lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["counts"].__setitem__(0, -1),
     lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["values"].reverse(),
 ])  # fmt: skip
-def test_a_record_that_lacks_parts_or_has_impossible_ones_is_none(point_text: str, damage: Any) -> None:
+def test_record_with_missing_or_impossible_parts_is_refused(point_text: str, damage: Any) -> None:
     data = json.loads(point_text)
     data.pop("checksum", None)
     damage(data)
@@ -226,8 +225,8 @@ def test_a_record_that_lacks_parts_or_has_impossible_ones_is_none(point_text: st
         Record.of_text(json.dumps(data))
 
 
-def test_a_crashed_worker_costs_its_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are done; --retry-failed runs it again, and without it it stays."""
+def test_crashed_worker_fails_only_its_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other points finish; only --retry-failed repeats the failed one."""
     tables = sweep_tables(seeds=1)
     victim = points_of(build_sweep(tables), tmp_path)[2]
     monkeypatch.setattr("gradwire.studies.sweep.runner.measure_and_store", _Killing(victim.key))
@@ -254,8 +253,8 @@ class _Killing:
         return measure_and_store(scenario, key, place, keep)
 
 
-def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
-    """A file that is not there is found when the point is run; the other one is done."""
+def test_failed_points_are_named_and_the_sweep_exits_with_1(tmp_path: Path) -> None:
+    """A missing file is detected when its point runs; the other point finishes."""
     (tmp_path / "sweep.toml").write_text(
         sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}])
     )
@@ -264,9 +263,9 @@ def test_failures_end_with_1_and_are_named(tmp_path: Path) -> None:
     assert "1 done, 1 failed" in result.stdout
 
 
-def test_a_full_disk_ends_the_sweep(tmp_path: Path) -> None:
-    """Files may not grow beyond some bytes, so the first record cannot be kept: one message, exit 2, and no point has
-    failed for it. With room the same command goes on."""
+def test_full_disk_ends_the_sweep_without_failing_points(tmp_path: Path) -> None:
+    """A file size limit prevents the first record: one message, exit code 2, and no failed point. Without the limit
+    the same command resumes."""
     (tmp_path / "sweep.toml").write_text(sweep_text(seeds=1))
     command = [sys.executable, "-m", "gradwire", "sweep", "sweep.toml", "--out", "out", "--jobs", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -283,8 +282,8 @@ def test_a_full_disk_ends_the_sweep(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
 
 
-def test_a_folder_of_another_sweep_says_so(tmp_path: Path) -> None:
-    """What was measured is kept, and counts; pictures that nobody declares any more are gone, others stay."""
+def test_folder_of_another_sweep_keeps_its_records_with_a_note(tmp_path: Path) -> None:
+    """Records are reused; plots that are no longer declared are removed, and other files remain."""
     small = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2, 0.6]}])
     out = tmp_path / "out"
     plot = {"kind": "lines", "x": "load", "y": "slowdown_mean"}
@@ -300,8 +299,8 @@ def test_a_folder_of_another_sweep_says_so(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir() if path.suffix in (".png", ".svg")} == {"b.svg", "mine.png"}
 
 
-def test_its_folder_has_a_sweep_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy there, from anywhere, as a report tells; files are named as seen from the original."""
+def test_sweep_resumes_from_the_copy_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy works from any directory; relative files refer to the original sweep's folder."""
     (tmp_path / "sizes.txt").write_text("1000 0\n2000 1\n")
     (tmp_path / "sweep.toml").write_text(
         sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["./sizes.txt", "1kB"]}])
@@ -315,8 +314,8 @@ def test_its_folder_has_a_sweep_that_goes_on(tmp_path: Path, monkeypatch: pytest
     assert again.complete and said == ["2/2 runs"]
 
 
-def test_a_dry_run_is_of_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --retry-failed what has failed is among it; a folder of something else is refused as by the run."""
+def test_dry_run_counts_failed_points_with_retry_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run refuses an unrelated folder as the sweep does."""
     (tmp_path / "sweep.toml").write_text(
         sweep_text(seeds=1, axis=[{"key": "traffic.sizes", "values": ["1kB", "./none.txt"]}])
     )
@@ -328,7 +327,7 @@ def test_a_dry_run_is_of_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.M
     assert "does not hold a sweep" in invoke("sweep", "sweep.toml", "--out", "mine", "--dry-run").stderr
 
 
-def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fail_fast_ends_the_sweep_at_the_first_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = sweep_tables()
     monkeypatch.setattr(
         "gradwire.studies.sweep.runner.measure_and_store", _Killing(points_of(build_sweep(tables), tmp_path)[0].key)
@@ -339,16 +338,15 @@ def test_fail_fast_ends_with_the_first(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_time_is_up(tmp_path: Path) -> None:
-    """Exit 1; what is done stays."""
+def test_sweep_stops_at_the_time_limit(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(sweep_text(seeds=500))
     result = invoke("sweep", "sweep.toml", "--out", "out", "--jobs", "1", "--max-wall", "4s")
     assert result.exit_code == 1 and "time limit reached" in result.stderr
     assert "waiting" in result.stdout
 
 
-def test_whole_results_are_kept_on_demand(tmp_path: Path) -> None:
-    """Also of points that were done before, without them."""
+def test_sweep_writes_whole_results_on_request(tmp_path: Path) -> None:
+    """Points that finished before without a Result get one."""
     tables = sweep_tables(seeds=1, axis=[{"key": "traffic.load", "values": [0.2]}])
     gradwire.sweep(tables, out=tmp_path / "out", jobs=1)
     found = gradwire.sweep({**tables, "results": True}, out=tmp_path / "out", jobs=1)
@@ -356,7 +354,7 @@ def test_whole_results_are_kept_on_demand(tmp_path: Path) -> None:
     assert result.summary["policy"] == "0.2"
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+def test_dry_run_writes_no_files(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(sweep_text())
     result = invoke("sweep", "sweep.toml", "--dry-run", "--out", "out")
     assert result.exit_code == 0 and not (tmp_path / "out").exists()
@@ -379,15 +377,15 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
         ({"axis": [{"name": "marks", "key": "traffic.load", "values": [0.2]}], "measures": ["marks"]}, "the name of a measure's column"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_message(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    """Exit 2, no traceback, before anything is run or made."""
+def test_invalid_sweep_yields_one_message(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """The command exits with 2 before it runs a point or creates a folder."""
     (tmp_path / "sweep.toml").write_text(sweep_text(**changes))
     result = invoke("sweep", "sweep.toml", "--out", "out")
     assert result.exit_code == 2 and words in result.stderr and not (tmp_path / "out").exists()
     assert result.stderr.startswith("gradwire: ") and result.stderr.count("gradwire: ") == 1
 
 
-def test_other_bad_input(tmp_path: Path) -> None:
+def test_invalid_sweep_sources_options_and_folders_are_refused(tmp_path: Path) -> None:
     assert invoke("sweep", "nothing").exit_code == 2
     (tmp_path / "no.toml").write_text("a = [")
     assert "is not TOML" in invoke("sweep", "no.toml").stderr
@@ -402,22 +400,22 @@ def test_other_bad_input(tmp_path: Path) -> None:
         gradwire.sweep(3)  # type: ignore[arg-type]
 
 
-def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_engine_without_ray_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="ray"):
         gradwire.sweep(sweep_tables(), out=tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()
 
 
-def test_shown_in_a_notebook_and_in_a_line(whole: Any) -> None:
+def test_sweep_repr_is_one_line_and_html_is_a_table(whole: Any) -> None:
     assert repr(whole) == "<Sweep small over load x buffer, 8 runs: 8 done>"
     assert "<table>" in whole._repr_html_() and "slowdown_p99" in whole._repr_html_()
     assert '<th scope="col">load</th><th scope="col">buffer</th>' in whole._repr_html_()
 
 
 @pytest.mark.slow
-def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
-    """The same Results, byte for byte, in the same order, whatever is through first."""
+def test_parallel_comparison_equals_sequential_comparison(tmp_path: Path) -> None:
+    """Results are identical byte for byte and in the same order."""
     from tests.support.sweep_cases import SCENARIO
 
     (tmp_path / "two.toml").write_text(write_toml(SCENARIO))
@@ -431,8 +429,8 @@ def test_policies_of_a_comparison_run_side_by_side(tmp_path: Path) -> None:
     assert repr(gradwire.compare("two.toml", jobs=2)) == repr(gradwire.compare("two.toml"))
 
 
-def test_measures_of_flows_asked_of_a_job_are_refused_with_those_there_are(tmp_path: Path) -> None:
-    """The first sender is a job, whose messages are no flows; the traffic behind it has them."""
+def test_flow_measure_of_a_job_is_refused_with_valid_alternatives(tmp_path: Path) -> None:
+    """The first sender is a job, which has no flows; the traffic after it has flows."""
     job = {"name": "ps", "trace": "resnet20", "workers": 2, "servers": 1, "exchange": {"kind": "parameter_server"}}
     web = {"name": "web", "kind": "incast", "size": "10kB", "fan_in": 2}
     (tmp_path / "both.toml").write_text(

@@ -26,11 +26,11 @@ BAD = re.compile("[^\\x20-\\x7e\\n\\t\xa0-\\u200a\\u2010-\\u2027\\u2030-\\u205f\
     (HOSTILE, ESCAPED), ("ends\nand\ttabs stay", "ends\nand\ttabs stay"), ("3\N{NARROW NO-BREAK SPACE}µs", "3\u202fµs"),
     ("carriage\rreturn", r"carriage\rreturn"), ("\ud800", r"\ud800"), ("\u200f\u061c", r"\u200f\u061c"), ("€日本", "€日本"),
 ])  # fmt: skip
-def test_what_is_not_shown_is_escaped(text, shown):
+def test_unprintable_characters_are_escaped(text, shown):
     assert printable(text) == shown
 
 
-def test_a_stream_escapes_and_rich_keeps_its_colours(monkeypatch):
+def test_stream_escapes_names_and_keeps_rich_colours(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")  # a dumb terminal has no colours
     bytes_ = io.BytesIO()
     stream = EscapingStream(bytes_, encoding="utf-8")
@@ -52,8 +52,8 @@ def test_a_stream_escapes_and_rich_keeps_its_colours(monkeypatch):
     assert "\x1b[8m" not in text
 
 
-def test_every_table_is_made_by_the_console_that_escapes():
-    """Rich's own Console is for annotations and for the one place that makes ours."""
+def test_all_tables_use_the_escaping_console():
+    """Only one module constructs Rich's own Console; others may annotate with it."""
     own = {"scenarios/terminal_text.py"}
     rooms = ("analysis", "emu", "gradwire/cli", "scenarios", "sim", "traces", "training", "experiment")
     files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
@@ -119,7 +119,7 @@ COMMANDS = [("compare", "result"), ("telemetry", "result"), ("compare", "result"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=ascii)
-def test_no_command_prints_it(hostile, command):
+def test_commands_print_no_control_characters(hostile, command):
     done = subprocess.run(gradwire_command(*command), cwd=hostile, capture_output=True, timeout=120)
     out, err = done.stdout.decode(), done.stderr.decode()
     assert out + err and not BAD.search(out) and not BAD.search(err)
@@ -129,11 +129,11 @@ def test_no_command_prints_it(hostile, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS[:2], ids=ascii)
-def test_nor_on_a_terminal(hostile, command):
+def test_commands_print_no_control_characters_on_a_terminal(hostile, command):
     text = on_a_terminal(hostile, *command).replace("\r\n", "\n")
     assert r"a\x1b]0;" in text
     assert not BAD.search(re.sub(r"\x1b\[(?!8m)[0-9;?]*[A-Za-z]", "", text)), "colours and the cursor are Rich's"
 
 
-def test_colours_of_help_stay(tmp_path):
+def test_help_has_colours_on_a_terminal(tmp_path):
     assert COLOUR.search(on_a_terminal(tmp_path, "run", "--help"))

@@ -27,7 +27,7 @@ print(sys.argv, __name__, sys.path[0], beside.__file__)
 @pytest.mark.parametrize(
     "end", ["", "sys.exit(3)", "sys.exit('no')", "1 / 0", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"]
 )
-def test_code_runs_as_by_python(end: str, tmp_path: Path) -> None:
+def test_fork_server_runs_code_like_a_fresh_interpreter(end: str, tmp_path: Path) -> None:
     (tmp_path / "beside.py").touch()
     arguments = ["-c", HEAD + end, "one", "--two"]
     ours = Warm.ours().run(*arguments)

@@ -67,26 +67,26 @@ def took(found):
     return [end - start for start, end in zip(found["start_ns"], found["end_ns"], strict=True)]
 
 
-def test_nothing_is_late_and_everything_is_right(found):
+def test_virtual_time_runs_are_punctual_lossless_and_correct(found):
     for each in found[0]:
         assert (each["wrong"], each["ended_by"], set(each["lost"]), each["problems"]) == ([], "done", {0}, [])
         assert set(each["retransmitted"]) == {0}
         assert all(host["max_ns"] <= 10 for host in each["punctuality"].values())
 
 
-def test_when_a_run_begins_makes_no_difference_but_of_a_nanosecond(found):
-    """Reading the clock takes one there, and who has read it how often is not the same the second time."""
+def test_completion_times_are_independent_of_the_start_time_within_2_ns(found):
+    """Each clock read takes 1 ns, and repeated runs differ in the number of reads."""
     for first, again in zip(found[0][:3], found[0][4:], strict=True):
         assert first["start_ns"] == again["start_ns"]
         assert again["end_ns"] == pytest.approx(first["end_ns"], rel=0, abs=2)
 
 
-def test_one_message_takes_what_its_packets_take(found):
+def test_message_time_equals_serialisation_of_its_packets_plus_latency(found):
     assert took(found[0][0])[0] == pytest.approx(500 * PACKET_NS + 1000, rel=0.001)
 
 
-def test_messages_of_a_pair_take_the_line_one_after_the_other(found):
-    """Three of 100 packets: together as long as 300, each as long as 100."""
+def test_messages_of_a_pair_use_the_link_in_sequence(found):
+    """Three messages of 100 packets each finish 100 packet times apart."""
     each = found[0][1]
     assert max(each["end_ns"]) == pytest.approx(300 * PACKET_NS + 1000, rel=0.001)
     first, second, third = each["end_ns"]
@@ -94,15 +94,15 @@ def test_messages_of_a_pair_take_the_line_one_after_the_other(found):
     assert third - second == pytest.approx(100 * PACKET_NS, rel=0.01)
 
 
-def test_constant_rate_is_constant(found):
+def test_constant_rate_message_takes_expected_time(found):
     assert took(found[0][2])[0] == pytest.approx(299 * PACKET_NS / 0.37 + PACKET_NS + 1000, rel=0.001)
 
 
-def test_kernel_tcp_fills_the_line(found):
+def test_kernel_tcp_reaches_line_rate_within_5_percent(found):
     line = 500 * MTU_PACKET_NS + 1000
     assert 0.999 * line < took(found[0][3])[0] < 1.05 * line
     assert found[0][3]["sent_packets"] == [500] and found[0][3]["marked"] == [0]
 
 
-def test_the_same_each_time(found):
+def test_virtual_time_runs_are_identical(found):
     assert found[0] == found[1]

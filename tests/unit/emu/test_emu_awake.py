@@ -21,7 +21,7 @@ def holders(path: Path) -> int:
     return found
 
 
-def test_it_is_asked_for_no_latency_at_all_and_only_inside(tmp_path: Path) -> None:
+def test_awake_requests_zero_latency_and_closes_device_afterwards(tmp_path: Path) -> None:
     device = tmp_path / "latency"
     device.write_bytes(b"")
     with awake(device) as why:
@@ -30,7 +30,7 @@ def test_it_is_asked_for_no_latency_at_all_and_only_inside(tmp_path: Path) -> No
     assert holders(device) == 0
 
 
-def test_it_is_taken_back_whatever_happens_inside(tmp_path: Path) -> None:
+def test_awake_closes_device_after_an_exception(tmp_path: Path) -> None:
     device = tmp_path / "latency"
     device.write_bytes(b"")
     with pytest.raises(KeyboardInterrupt), awake(device):
@@ -38,13 +38,13 @@ def test_it_is_taken_back_whatever_happens_inside(tmp_path: Path) -> None:
     assert holders(device) == 0
 
 
-def test_a_machine_that_has_no_such_thing_goes_on_without(tmp_path: Path) -> None:
+def test_awake_returns_an_error_text_if_the_device_is_missing(tmp_path: Path) -> None:
     with awake(tmp_path / "none") as why:
         assert why == f"{tmp_path}/none: No such file or directory"
 
 
 @pytest.mark.skipif(not os.access(DEVICE, os.W_OK), reason=f"{DEVICE} cannot be written")
-def test_the_kernel_takes_it() -> None:
+def test_kernel_accepts_zero_latency_request() -> None:
     with awake() as why:
         assert why == "" and holders(DEVICE) == 1
         assert DEVICE.read_bytes()[:4] == bytes(4)

@@ -40,11 +40,9 @@ def burst(plan: TestbedPlan, packets: list[tuple[int, int, int]]) -> dict[str, A
 
 @pytest.mark.parametrize(("selective", "buffer"), [(True, 24_500), (True, 24_000), (False, 24_500)])
 @pytest.mark.parametrize("count", [8, 3])
-def test_every_packet_of_a_burst_meets_the_fate_that_the_rules_give_it(
-    selective: bool, buffer: int, count: int
-) -> None:
-    """Priorities, buffer of the whole port (which one packet may fill exactly), thresholds per queue; one packet takes
-    16 ms, the burst less."""
+def test_bpf_port_treats_a_burst_like_the_port_model(selective: bool, buffer: int, count: int) -> None:
+    """Covers priorities, shared buffer (one packet may fill it exactly) and thresholds per queue. One packet takes 16
+    ms, the burst less."""
     size, slow = 1000, 500_000
     draw = random.Random(5)
     thresholds = tuple(2000 + 1500 * queue for queue in range(count))
@@ -80,8 +78,8 @@ def test_every_packet_of_a_burst_meets_the_fate_that_the_rules_give_it(
     assert got["check"] == [] and got["leaks"] == []
 
 
-def test_a_queue_fills_its_part_of_the_buffer_and_no_more() -> None:
-    """Forty packets at once of two classes: the second may hold 3,000 bytes, exactly three packets."""
+def test_bpf_port_enforces_the_buffer_limit_of_each_queue() -> None:
+    """A queue limit of 3,000 bytes holds exactly three packets. Forty packets of two classes arrive at once."""
     slow, limits = 500_000, (40_000, 3_000) + (40_000,) * 6
     plan = fast_in(2, slow, queues=Queues(8, 40_000, None, False, limits), clock="virtual")
     packets = [(1000, number % 2, ECT0) for number in range(40)]
@@ -95,8 +93,8 @@ def test_a_queue_fills_its_part_of_the_buffer_and_no_more() -> None:
     assert sorted(drop.packet for drop in got["drops"]) == [n for n, fate in enumerate(fates) if fate.fate == "tail"]
 
 
-def test_a_port_that_may_be_ahead_counts_what_it_let_go_early_as_waiting() -> None:
-    """On the wall clock two frames leave at once; the rules must not notice."""
+def test_frames_released_early_still_count_as_queued() -> None:
+    """On the wall clock, two frames leave at once; drops and marks must not change."""
     size, slow = 1458, 500_000
     plan = fast_in(2, slow, queues=Queues(8, 20_000, (6000,) * 8, True))
     packets = [(size, 3, NOT_ECT if number % 3 else ECT0) for number in range(40)]
@@ -111,8 +109,9 @@ def test_a_port_that_may_be_ahead_counts_what_it_let_go_early_as_waiting() -> No
     assert got["port"].peak_queue_bytes == model.peak
 
 
-def test_a_packet_that_finds_one_on_the_wire_and_none_waiting_is_tested() -> None:
-    """The first meets an idle port, which asks nothing; the second does not fit, or is marked with K = 0."""
+def test_second_packet_is_dropped_or_marked_behind_a_packet_in_transmission() -> None:
+    """The first packet meets an idle port, which tests nothing. The second one does not fit, or is marked with K =
+    0."""
     slow = 500_000
     small = fast_in(2, slow, queues=Queues(8, 500, None, False), clock="virtual")
     port = in_private(burst, small, [(1000, 3, ECT0)] * 2)["port"]
@@ -145,8 +144,8 @@ def overload(
     return count_of(network, f"s0->{plan.names[0]}"), receiver.counts, sent
 
 
-def test_priorities_are_strict() -> None:
-    """Offered 0.5, 0.4 and 0.6 of a link to queues 0, 3 and 6 (measured on htb before: 50.05, 40.0, 9.65 %)."""
+def test_bpf_port_serves_priorities_strictly() -> None:
+    """Queues 0, 3 and 6 are offered 0.5, 0.4 and 0.6 of a link (htb before: 50.05, 40.0, 9.65 %)."""
     rate, seconds = 20_000_000, 1.0
     plan = fast_in(4, rate, queues=Queues(8, 500_000, (100_000,) * 8, True))
     port, came, sent = in_private(overload, plan, {0: 0.5, 3: 0.4, 6: 0.6}, rate, seconds)
@@ -190,7 +189,7 @@ def random_traffic(plan: TestbedPlan, seed: int, count: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_what_is_sent_comes_or_is_counted_as_lost() -> None:
+def test_every_packet_arrives_once_or_is_counted_as_dropped() -> None:
     loss = {(4, 0): 0.05, (2, 4): 0.1}
     rates = {(h, 4): 100_000_000 for h in range(4)} | {(4, h): 4_000_000 for h in range(4)}
     plan = star(4, rate=rates, loss=loss, queues=Queues(8, 20_000, (8000,) * 8, True))
@@ -247,8 +246,8 @@ def tcp_transfer(plan: TestbedPlan, size: int) -> tuple[int, Any]:
     return got, count_of(network, "s0->h1")
 
 
-def test_tcp_crosses_in_single_packets() -> None:
-    """With segmentation offload there would be fewer packets, of up to 64 KB."""
+def test_tcp_crosses_bpf_ports_without_segmentation_offload() -> None:
+    """Segmentation offload would yield fewer packets, of up to 64 KB."""
     size = 300_000
     got, port = in_private(tcp_transfer, star(2, rate=50_000_000), size)
     assert got == size

@@ -63,7 +63,7 @@ def changed(plan: TestbedPlan) -> dict[str, str]:
     return found
 
 
-def test_everything_is_read_back() -> None:
+def test_verify_detects_every_manual_change_of_the_bpf_network() -> None:
     found = in_private(changed, star(2))
     for name, (_, word) in CHANGES.items():
         assert word in found[name], (name, found[name])
@@ -72,7 +72,7 @@ def test_everything_is_read_back() -> None:
 # programs and maps
 
 
-def test_a_program_is_compiled_once(tmp_path: Path) -> None:
+def test_bpf_program_is_compiled_once_per_source(tmp_path: Path) -> None:
     first = backend.object_file(tmp_path)
     written = first.stat().st_mtime_ns
     assert backend.object_file(tmp_path) == first and first.stat().st_mtime_ns == written
@@ -82,7 +82,7 @@ def test_a_program_is_compiled_once(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([first.name, other.name])
 
 
-def test_what_a_compiler_or_the_kernel_refuses_is_said_in_one_line(tmp_path: Path) -> None:
+def test_compiler_and_kernel_errors_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.c").write_text("int f( {")
     with pytest.raises(TestbedError, match="clang failed"):
         bpf.compile_program(tmp_path / "bad.c", cache=tmp_path)
@@ -94,13 +94,13 @@ def test_what_a_compiler_or_the_kernel_refuses_is_said_in_one_line(tmp_path: Pat
         bpf.load(endless, {}, "loop")
 
 
-def test_the_program_reads_the_header_where_it_is() -> None:
+def test_header_offsets_match_those_of_the_bpf_program() -> None:
     sizes = dict(wire.HEADERS["gradwire"])
     names = list(sizes)
     assert sum(sizes[name] for name in names[: names.index("sequence")]) == 10 and sizes["sequence"] == 4
     assert sizes[names[0]] == 4
 
 
-def test_keys_differ_by_place_and_seed() -> None:
+def test_random_keys_differ_by_seed_kind_and_number() -> None:
     keys = {backend.key(seed, kind, number) for seed in range(4) for kind in (1, 2) for number in range(50)}
     assert len(keys) == 400

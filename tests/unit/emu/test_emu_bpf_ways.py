@@ -32,7 +32,7 @@ def one_way(plan: TestbedPlan, count: int) -> set[int]:
     return numbers
 
 
-def test_losses_are_drawn_from_the_seed() -> None:
+def test_bpf_link_losses_depend_on_the_seed_only() -> None:
     count, loss = 2000, 0.1
     plan = star(2, rate=100_000_000, loss={(2, 1): loss}, queues=Queues(8, 10_000_000, None, False))
     first = in_private(one_way, plan, count)
@@ -72,19 +72,19 @@ def spread(plan: TestbedPlan, count: int, ports: int) -> tuple[list[int], list[i
     return alone, over()
 
 
-def test_round_robin_deals_packets_out_exactly() -> None:
+def test_round_robin_spraying_splits_packets_exactly_evenly() -> None:
     alone, _ = in_private(spread, diamond("spray_round_robin"), 400, 1)
     assert alone == [200, 200]
 
 
-def test_random_spraying_is_even_and_drawn_from_the_seed() -> None:
+def test_random_spraying_is_balanced_and_reproducible_by_seed() -> None:
     count = 1000
     one, two, other = (in_private(spread, diamond("spray_random", seed), count, 1)[0] for seed in (1, 1, 2))
     assert sum(one) == count and abs(one[0] - count / 2) < 5 * sqrt(count) / 2
     assert one == two != other
 
 
-def test_ecmp_keeps_a_flow_on_its_way_and_spreads_flows() -> None:
+def test_ecmp_keeps_each_flow_on_one_path_and_balances_flows() -> None:
     flows = 65
     (first, second), total = in_private(spread, diamond("ecmp"), 100, flows)
     assert {first, second} == {0, 100}

@@ -49,7 +49,7 @@ def record(plan: TestbedPlan, path: Path, count: int) -> dict[str, Any]:
     }
 
 
-def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
+def test_capture_holds_all_packets_of_both_directions(tmp_path: Path) -> None:
     scapy = pytest.importorskip("scapy.all")
     path, count = tmp_path / "s0.pcapng", 60
     rates = {(h, 2): 1_000_000_000 for h in range(2)} | {(2, h): 1_000_000 for h in range(2)}
@@ -72,7 +72,7 @@ def test_a_capture_has_what_crossed_in_both_directions(tmp_path: Path) -> None:
 
 
 @needs("tool:tcpdump")
-def test_tcpdump_reads_it(tmp_path: Path) -> None:
+def test_tcpdump_reads_a_capture(tmp_path: Path) -> None:
     path = tmp_path / "s0.pcapng"
     got = in_private(record, star(2), path, 5)
     tool = shutil.which("tcpdump") or "tcpdump"

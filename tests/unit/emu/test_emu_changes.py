@@ -34,7 +34,7 @@ def changes(**more: object) -> tuple[Change, ...]:
     return fault_changes(scenario, build_network(scenario.topology, scenario.link, scenario.link_override))
 
 
-def test_of_several_faults_at_once_the_worst_counts():
+def test_worst_of_overlapping_faults_applies():
     fault = [
         {"kind": "gray_loss", "between": ["h0", "s0"], "loss": 0.2, "at": "10ms", "until": "40ms"},
         {"kind": "link_down", "between": ["h0", "s0"], "one_way": True, "at": "20ms", "until": "30ms"},
@@ -49,7 +49,7 @@ def test_of_several_faults_at_once_the_worst_counts():
     )
 
 
-def test_slowness_multiplies_and_pauses_are_told_apart():
+def test_overlapping_slowdowns_multiply_and_overlapping_pauses_merge():
     fault = [
         {"kind": "host_slow", "host": "h1", "factor": 2.0, "at": "1ms", "until": "4ms"},
         {"kind": "host_slow", "host": "h1", "factor": 1.5, "at": "2ms", "until": "3ms"},
@@ -67,14 +67,14 @@ def test_slowness_multiplies_and_pauses_are_told_apart():
     assert pauses_of(found, 0) == []
 
 
-def test_a_failed_switch_cuts_all_its_cables():
+def test_failed_switch_cuts_all_its_cables():
     found = changes(fault=[{"kind": "switch_down", "switch": "s0", "at": "1ms"}])
     assert found == (Change(MS, tuple((port, 1.0) for port in range(8))),)
     assert any("drops_loss" in line for line in fault_departures(found, {}, True))
     assert any("noticed_after" in line for line in fault_departures(found, {(4, 0): (1, 2)}, False))
 
 
-def test_what_ports_cannot_do_is_refused_and_names_are_looked_up():
+def test_unsupported_faults_and_unknown_nodes_are_rejected():
     with pytest.raises(ScenarioError) as caught:
         check_scenario(
             scenario_of(fault=[{"kind": "link_degraded", "between": ["h0", "s0"], "rate": "1Gbps", "at": "1ms"}])
@@ -128,7 +128,7 @@ def computing(slowness: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(row.end_ps, row.compute_ps) for row in script.iterations]
 
 
-def test_who_is_slow_computes_as_much_longer():
+def test_slow_host_multiplies_compute_time_by_the_factor():
     whole, never = computing([]), computing([(0, 1_000_000)])
     assert whole == never and len(whole) == 2
     thrice = computing([(0, 3_000_000)])
@@ -137,7 +137,7 @@ def test_who_is_slow_computes_as_much_longer():
     assert [compute for _, compute in second] == [whole[0][1], 3 * whole[1][1]]
 
 
-def test_who_stands_still_is_not_late():
+def test_timers_due_during_a_pause_do_not_count_as_late():
     loop = EpollLoop()
     loop.begin(time.monotonic_ns())
     called = []

@@ -40,7 +40,7 @@ TRACE = typed(PLAIN, "float32")
 
 
 @pytest.mark.parametrize("name", ["resnet50", "gpt2-small", "lstm"])
-def test_runs_have_the_mean_of_the_trace_and_nothing_above_its_maximum(name, tmp_path):
+def test_gradient_chunks_match_mean_and_maximum_of_the_trace(name, tmp_path):
     trace = load_trace(name)
     magnitudes = Magnitudes(prepare([trace], tmp_path)[0])
     captured = len(trace.iterations) - 1
@@ -56,7 +56,7 @@ def test_runs_have_the_mean_of_the_trace_and_nothing_above_its_maximum(name, tmp
         assert 0.4 < (values > 0).mean() / max((values != 0).mean(), 1e-9) < 0.6 or count < 500
 
 
-def test_the_last_run_of_a_tensor_counts_its_own_elements_only(tmp_path):
+def test_last_chunk_of_a_tensor_averages_only_its_own_elements(tmp_path):
     trace = TRACE
     magnitudes = Magnitudes(prepare([trace], tmp_path)[0])
     for tensor, info in enumerate(trace.tensors):
@@ -68,7 +68,7 @@ def test_the_last_run_of_a_tensor_counts_its_own_elements_only(tmp_path):
         )
 
 
-def test_any_part_of_a_gradient_is_the_same_part(tmp_path):
+def test_slices_of_a_gradient_equal_slices_of_the_whole_gradient(tmp_path):
     magnitudes = Magnitudes(prepare([TRACE], tmp_path)[0])
     whole = magnitudes.gradient(1, "job", 0, 1, 3, 0, 7)
     assert len(whole) == 7
@@ -78,7 +78,7 @@ def test_any_part_of_a_gradient_is_the_same_part(tmp_path):
         assert (part == whole[first : first + count]).all() and len(part) == count
 
 
-def test_gradients_differ_by_whatever_they_depend_on(tmp_path):
+def test_gradients_differ_by_seed_job_worker_iteration_and_tensor(tmp_path):
     magnitudes = Magnitudes(prepare([TRACE], tmp_path)[0])
     keys = [
         (1, "a", 0, 0, 2),
@@ -97,7 +97,7 @@ def test_gradients_differ_by_whatever_they_depend_on(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_other_types_of_elements(dtype, tmp_path):
+def test_gradients_have_the_element_type_of_the_tensor(dtype, tmp_path):
     trace = typed(TRACE, dtype)
     magnitudes = Magnitudes(prepare([trace], tmp_path)[0])
     values = magnitudes.gradient(1, "job", 0, 0, 4, 0, 30_001)
@@ -107,7 +107,7 @@ def test_other_types_of_elements(dtype, tmp_path):
     assert sizes == pytest.approx(mean[:100], rel=2e-3 if values.itemsize == 2 else 1e-5)
 
 
-def test_an_agent_imports_nothing_heavy():
+def test_agent_modules_import_no_heavy_packages():
     program = (
         "import sys; import gradwire.emu.agent.payload.contents, gradwire.emu.agent.script, gradwire.emu.agent.payload.magnitudes;"
         "print(sorted(set(sys.modules) & "
@@ -145,7 +145,7 @@ CASES = {
 
 @pytest.mark.parametrize("types", [("float32",), ("float32", "float16", "float64")], ids=["plain", "mixed"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_sums_are_what_arrived_added_up(case, types, tmp_path):
+def test_sums_contain_exactly_the_gradients_that_arrived(case, types, tmp_path):
     net = Network(case, typed(TRACE, *types), tmp_path).run()
     assert net.done
     lost = [arrival for arrival in net.arrivals.values() if arrival.lost]
@@ -155,8 +155,8 @@ def test_sums_are_what_arrived_added_up(case, types, tmp_path):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_zeros_keep_their_signs(case, tmp_path):
-    """Where a gradient is nothing it is 0.0 or -0.0, and a sum of such is one of them, to the bit."""
+def test_sums_of_zero_gradients_keep_the_sign_bit(case, tmp_path):
+    """Zero gradients are 0.0 or -0.0, and their sums match to the bit."""
     nothing = Trace(TRACE.manifest, TRACE.layers, TRACE.tensors, TRACE.iterations, 0 * TRACE._mean, 0 * TRACE._max)
     net = Network(case, nothing, tmp_path).run()
     sent = [net.magnitudes[0].gradient(1, "job0", 0, 0, 4, 0, 1000)]
@@ -164,8 +164,8 @@ def test_zeros_keep_their_signs(case, tmp_path):
     assert verify(net.evidence()) == []
 
 
-def test_without_loss_all_workers_hold_the_sum_of_all_gradients(tmp_path):
-    """By hand: one tensor, and what is pulled is the sum of what the workers have."""
+def test_lossless_pull_carries_the_sum_of_all_workers_gradients(tmp_path):
+    """For one tensor, the pulled bytes equal the sum of the gradients of all workers."""
     net = Network(scenario(ps_job(3)), TRACE, tmp_path)
     pulled = {}
     original = net.deliver
@@ -183,7 +183,7 @@ def test_without_loss_all_workers_hold_the_sum_of_all_gradients(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["colocated", "ring"])
-def test_gradients_can_be_made_ahead(name, tmp_path):
+def test_gradients_prepared_ahead_give_correct_sums(name, tmp_path):
     net = Network(CASES[name], TRACE, tmp_path)
     for contents in net.contents.values():
         made = 0
@@ -196,13 +196,13 @@ def test_gradients_can_be_made_ahead(name, tmp_path):
     assert sum(contents.buffer_bytes() for contents in net.contents.values()) == 0
 
 
-def test_buffers_are_held_no_longer_than_needed(tmp_path):
+def test_buffer_memory_stays_below_twelve_model_sizes(tmp_path):
     net = Network(scenario(ps_job(4, 2, iterations=3)), TRACE, tmp_path).run()
     model = TRACE.total_bytes
     assert net.most_held <= 12 * model  # of one iteration: pushes at both ends, or sums and pulls
 
 
-def test_the_kind_that_takes_the_place_of_others_is_all_gather():
+def test_gather_kind_is_all_gather():
     assert KINDS[GATHER] == "all_gather"
 
 
@@ -218,7 +218,7 @@ def some_lossy(net):
     return next(message for message, arrival in sorted(net.arrivals.items()) if arrival.lost)
 
 
-def test_a_flipped_byte_is_found(net):
+def test_verify_detects_a_flipped_byte(net):
     original = net.send
 
     def send(message):
@@ -233,7 +233,7 @@ def test_a_flipped_byte_is_found(net):
     assert any("message 5 " in line and "packet 0 differs from what was sent" in line for line in found), found
 
 
-def test_a_packet_counted_but_not_there_is_found(net):
+def test_verify_detects_a_lost_packet_counted_as_received(net):
     net.run()
     message = some_lossy(net)
     have = net.arrivals[message].have.copy()
@@ -243,7 +243,7 @@ def test_a_packet_counted_but_not_there_is_found(net):
     assert "its packets have" in found and "differs from what was sent" in found
 
 
-def test_a_packet_there_but_counted_as_lost_is_found(net):
+def test_verify_detects_a_received_packet_counted_as_lost(net):
     net.run()
     message = max({each for sums in net.program.sums for each in sums or ()})
     have = net.evidence().have(message).copy()
@@ -255,14 +255,14 @@ def test_a_packet_there_but_counted_as_lost_is_found(net):
     assert "arrived although reported lost" in found and "has wrong contents" in found
 
 
-def test_wrong_counts_of_bytes_are_found(net):
+def test_verify_detects_wrong_byte_counts(net):
     net.run()
     message = some_lossy(net)
     net.arrivals[message] = replace(net.arrivals[message], received=net.arrivals[message].received + 1)
     assert any("its packets have" in line for line in verify(net.evidence()))
 
 
-def test_a_broken_bound_and_a_lost_important_packet_are_found(net):
+def test_verify_detects_loss_bound_violation_and_lost_important_packet(net):
     net.run()
     message = some_lossy(net)
     have = np.zeros(len(net.arrivals[message].have), dtype=bool)
@@ -272,8 +272,8 @@ def test_a_broken_bound_and_a_lost_important_packet_are_found(net):
     assert "bound 0." in found and "lost important packet" in found
 
 
-def test_a_budget_that_is_broken_is_found(net):
-    """Every message within its bound, but more in all than their parts of a budget."""
+def test_verify_detects_a_loss_budget_violation(net):
+    """Every message is within its own bound, but their sum exceeds the shared budget."""
     net.run()
     some_lossy(net)
     rows = net.program.messages
@@ -286,7 +286,7 @@ def test_a_budget_that_is_broken_is_found(net):
     )
 
 
-def test_a_missing_contribution_is_found(net):
+def test_verify_detects_a_missing_summand(net):
     for contents in net.contents.values():
         add = contents._add
 
@@ -299,7 +299,7 @@ def test_a_missing_contribution_is_found(net):
     assert any("has wrong contents" in line for line in verify(net.run().evidence()))
 
 
-def test_another_order_of_addition_is_found(tmp_path):
+def test_verify_detects_a_different_order_of_addition(tmp_path):
     net = Network(CASES["servers"], TRACE, tmp_path)
     for contents in net.contents.values():
         add = contents._add
@@ -307,18 +307,18 @@ def test_another_order_of_addition_is_found(tmp_path):
     assert any("has wrong contents" in line for line in verify(net.run().evidence()))
 
 
-def test_gradients_of_a_wrong_order_of_magnitude_are_found(net):
+def test_verify_detects_gradients_of_wrong_magnitude(net):
     net.magnitudes[0]._exponent = [value + 3 for value in net.magnitudes[0]._exponent]
     assert any("in the trace" in line for line in verify(net.run().evidence()))
 
 
-def test_a_gradient_of_another_place_is_found(net):
+def test_verify_detects_a_gradient_slice_at_the_wrong_offset(net):
     for contents in net.contents.values():
         contents.part.carries.update({m: c._replace(first=0) for m, c in contents.part.carries.items()})
     assert any("has wrong contents" in line for line in verify(net.run().evidence()))
 
 
-def test_messages_that_never_came_are_found_unless_the_run_was_cut(net):
+def test_verify_detects_missing_messages_only_in_complete_runs(net):
     net.run()
     last = max(net.arrivals)
     del net.arrivals[last]
@@ -327,7 +327,7 @@ def test_messages_that_never_came_are_found_unless_the_run_was_cut(net):
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_run_that_was_cut_is_sound_as_far_as_it_came(case, tmp_path):
+def test_interrupted_run_passes_verification_as_incomplete_only(case, tmp_path):
     net = Network(case, TRACE, tmp_path)
     original, many = net.deliver, len(net.program.messages)
     net.deliver = lambda message: original(message) if len(net.arrivals) < many // 2 else None

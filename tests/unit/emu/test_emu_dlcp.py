@@ -39,8 +39,9 @@ def dissected(path):
     return rdpcap(str(path))
 
 
-def test_every_packet_on_the_wire(tmp_path: Path):
-    """Two messages one way and one the other, with different queues and tags: a capture at the receiver's device."""
+def test_captured_packets_match_the_wire_format(tmp_path: Path):
+    """A capture at the receiver's device holds two messages one way and one the other, with different queues and
+    tags."""
     from scapy.layers.inet import IP, TCP, UDP
 
     sends = [
@@ -87,7 +88,7 @@ def test_every_packet_on_the_wire(tmp_path: Path):
     assert {frame[TCP].sport for frame, _ in stops} == {table.CONTROL_PORT}
 
 
-def test_probes_travel_in_the_class_of_their_data(tmp_path: Path):
+def test_probes_use_the_priority_of_their_data(tmp_path: Path):
     from scapy.layers.inet import IP, TCP
 
     path = tmp_path / "x.pcap"
@@ -108,8 +109,9 @@ def test_probes_travel_in_the_class_of_their_data(tmp_path: Path):
     assert found["lost"][0] > 0
 
 
-def test_without_a_side_channel_everything_is_a_datagram_as_long_as_it_is_simulated(tmp_path: Path):
-    """A Probe in the class of its data, Stop and Bitmap in that of control; the Bitmap says what the receiver had."""
+def test_control_datagrams_without_side_channel_have_simulated_sizes(tmp_path: Path):
+    """Probes use the priority of their data; Stop and Bitmap use the control priority. Bitmaps carry the receiver's
+    state."""
     from scapy.layers.inet import IP, TCP, UDP
 
     path = tmp_path / "x.pcap"
@@ -139,8 +141,8 @@ def test_without_a_side_channel_everything_is_a_datagram_as_long_as_it_is_simula
 @pytest.mark.beside
 @pytest.mark.parametrize("options", [{}, UDP_ONLY])
 @pytest.mark.parametrize("bound, tags", [(0.0, None), (0.1, False), (0.05, "some")])
-def test_losses_stay_within_the_bound_and_are_counted_exactly(tmp_path: Path, bound, tags, options):
-    """5 % of the datagrams at either host are lost, acknowledgements too."""
+def test_losses_are_within_the_bound_and_counted_exactly(tmp_path: Path, bound, tags, options):
+    """Both hosts lose 5 % of the datagrams, including acknowledgements."""
     path = tmp_path / "x.pcap"
     count = 400
     tagged = [i % 2 == 0 for i in range(count)] if tags == "some" else tags
@@ -182,7 +184,7 @@ def _check_retransmissions(path, found, sends):
     assert 0 <= probes <= 20
 
 
-def test_eager_stop_ends_the_message_early():
+def test_eager_stop_ends_a_message_at_its_loss_bound():
     sends = [{"src": 0, "dst": 1, "nbytes": 400 * 1024, "bound": 0.5, "important": False}]
     found = inside("play", sends=sends, rate=RATE, settings={"stop_policy": "eager", "send_order": "sequential"})
     clean(found)
@@ -192,9 +194,9 @@ def test_eager_stop_ends_the_message_early():
     assert found["end_ns"][0] - found["start_ns"][0] < 1.5 * alone + 20 * MS
 
 
-def test_early_stop_sends_no_more_than_is_needed_from_another_packet_on_in_every_message():
-    """Both begin where the simulator's would, and go on from the last packet to the first: 0.618 x 400 is 247.2, and 247
-    and 400 have no divisor in common."""
+def test_early_stop_sends_the_required_packets_from_a_rotating_start():
+    """Both messages start at the simulator's packet and wrap around. The step is 247, since 0.618 x 400 is 247.2 and
+    247 and 400 have no divisor in common."""
     send = {"src": 0, "dst": 1, "nbytes": 400 * 1024, "bound": 0.5, "important": False}
     sends = [{**send, "turn": turn} for turn in (0, 1)]
     found = inside("play", sends=sends, rate=RATE)
@@ -206,9 +208,9 @@ def test_early_stop_sends_no_more_than_is_needed_from_another_packet_on_in_every
         assert set(found["have"][str(message)]) == {(begin + 200 + i) % 400 for i in range(200)}
 
 
-def test_a_pair_sends_one_message_after_the_other_and_two_pairs_at_once():
-    """Three messages of each of two hosts to a third: at each sender the oldest goes first, and the receiver tells each
-    of the other."""
+def test_messages_of_a_pair_are_sequential_and_pairs_share_the_link():
+    """Two hosts send three messages each to a third host. Each sender serves its oldest message first, and the
+    receiver reports the number of senders."""
     sends = [{"src": s, "dst": 2, "nbytes": 200 * 1024} for _ in range(3) for s in (0, 1)]
     found = inside("play", sends=sends, hosts=3, rate=RATE)
     clean(found)
@@ -219,16 +221,16 @@ def test_a_pair_sends_one_message_after_the_other_and_two_pairs_at_once():
 
 
 @pytest.mark.parametrize("options", [{}, UDP_ONLY])
-def test_bitmap_in_parts(options):
-    """A message of 20 000 packets takes three; 1 % of it is lost."""
+def test_bitmap_of_three_parts_recovers_all_losses(options):
+    """A message of 20 000 packets takes three parts; 1 % of it is lost."""
     sends = [{"src": 0, "dst": 1, "nbytes": 64 * 20_000}]
     found = inside("play", sends=sends, rate=100 * MBPS, loss=10, payload=64, options=options, _timeout=100)
     clean(found)
     assert found["lost"] == [0] and found["retransmitted"][0] > 50
 
 
-def test_marks_slow_a_sender_down():
-    """Every packet is marked, or every fourth, whose marks are counted; without marks it goes at line rate."""
+def test_ecn_marks_reduce_the_sending_rate():
+    """Every packet, every fourth or none is marked. Marks are counted; without marks the sender uses the line rate."""
     sends = [{"src": 0, "dst": 1, "nbytes": 100 * 1024}]
     plain, slow, some = (inside("play", sends=sends, rate=RATE, mark=mark) for mark in (0, 1, 4))
     for found, marked in ((plain, 0), (slow, 100), (some, 25)):
@@ -242,7 +244,7 @@ def test_marks_slow_a_sender_down():
 
 
 @pytest.mark.parametrize("loss, bound", [(0, 0.0), (100, 0.3), (100, 0.0)])
-def test_constant_rate(loss, bound):
+def test_constant_rate_respects_rate_and_loss_bound(loss, bound):
     sends = [{"src": 0, "dst": 1, "nbytes": 300 * 1024, "bound": bound, "important": False}]
     settings = {"share": 0.5, "repeat_after": 2 * 10**9}
     found = inside("play", sends=sends, transport="constant_rate", rate=RATE, loss=loss, settings=settings)
@@ -256,8 +258,8 @@ def test_constant_rate(loss, bound):
         assert found["retransmitted"][0] > 0
 
 
-def test_many_hosts_to_one():
-    """Eight senders meet at one port whose buffer is too small: everything arrives all the same."""
+def test_incast_of_eight_hosts_delivers_all_messages():
+    """Eight senders share one port with a buffer that is too small."""
     sends = [{"src": s, "dst": 0, "nbytes": 64 * 1024, "bound": 0.05, "priority": s % 3} for s in range(1, 9)]
     found = inside("play", sends=sends, hosts=9, rate=RATE, limit=16_000)
     clean(found)

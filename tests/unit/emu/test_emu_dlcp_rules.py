@@ -22,7 +22,7 @@ from gradwire.protocols.transports.dlcp.records import ANSWERED_MIDWAY
 from gradwire.scenarios.wire import BITMAP_PACKETS
 
 
-def test_kinds_are_those_of_the_simulator():
+def test_answer_kinds_equal_those_of_the_simulator():
     assert (ACK, STOP, BITMAP) == (at.ACK, at.STOP, at.BITMAP)
 
 
@@ -30,8 +30,8 @@ def test_kinds_are_those_of_the_simulator():
 @pytest.mark.parametrize("policy", ["early", "eager", "on_probe"])
 @pytest.mark.parametrize("packets", [1, 3, 700, 9000, 17_000])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_same_news_have_the_same_consequences(control, policy, packets, seed):
-    """Losses, marks and overtaking at random, until both say that the message is there."""
+def test_socket_and_simulator_endpoints_agree_under_random_events(control, policy, packets, seed):
+    """Packets are lost, marked and reordered at random until both ends are done."""
     rng = random.Random(f"{control} {policy} {packets} {seed}")
     loss, marks = rng.choice([0.0, 0.1, 0.5]), rng.choice([0.0, 0.02, 0.4])
     allowed = rng.choice([0, 99, packets * 100 // 20])
@@ -90,7 +90,7 @@ def test_the_same_news_have_the_same_consequences(control, policy, packets, seed
     assert 0 <= lost <= both.receiver.record.allowed_loss
 
 
-def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_heard_once():
+def test_receiver_answers_a_probe_number_once_per_base_round_trip():
     both = Both(40, last=100, probe_timeout=20 * US)
     while both.pull(0) >= 0:
         pass
@@ -112,9 +112,9 @@ def test_a_number_is_answered_with_what_was_there_once_per_base_round_trip_and_h
     assert both.flow.quota == 6
 
 
-def test_important_packets_that_are_missing_are_asked_for_in_the_middle_of_the_pass():
-    """The first half is important, and the last four of it are lost: the probe comes while droppable packets leave, and
-    what its answer shows as missing goes before them."""
+def test_missing_important_packets_are_retransmitted_during_the_pass():
+    """The first half is important, and its last four packets are lost. The probe is sent during the droppable half,
+    and its answer puts the missing packets first."""
     both = Both(200, tags=[i < 100 for i in range(200)], probe_timeout=20 * US)
     sent = [both.pull(0) for _ in range(101)]
     assert sorted(sent[:100]) == list(range(100)) and both.sender.timer
@@ -151,22 +151,22 @@ def by_delay(**more):
     return Both(1000, rate_control="delay", **settings)
 
 
-def test_a_round_trip_of_just_t_low_is_not_below_it():
-    """With delays on the rise, one of just t_low lowers the rate; a picosecond less raises it."""
+def test_delay_control_treats_t_low_as_not_below_the_threshold():
+    """With rising delays, exactly t_low lowers the rate; a picosecond less raises it."""
     for last, rises in ((20 * US, False), (20 * US - 1, True)):
         before, after = delays(by_delay(ewma=LAST), 150 * US, 10 * US, last)[1:]
         assert before < ONE and (after > before) == rises
 
 
-def test_a_round_trip_of_just_t_high_is_not_above_it():
-    """150 us and 100 us: delays fall, so that just t_high raises the rate, and a picosecond more lowers it."""
+def test_delay_control_treats_t_high_as_not_above_the_threshold():
+    """With falling delays, exactly t_high raises the rate; a picosecond more lowers it."""
     for last, rises in ((100 * US, True), (100 * US + 1, False)):
         before, after = delays(by_delay(ewma=LAST), 300 * US, last)
         assert before < ONE and (after > before) == rises
 
 
-def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
-    """One above t_high lowers the rate; then every one of 50 us is calm."""
+def test_fifth_calm_round_trip_starts_fivefold_rate_increase():
+    """A round trip above t_high lowers the rate; the following ones of 50 us are calm."""
     rates = delays(by_delay(beta=1.0), 5000 * US, *[50 * US] * 8)
     steps = [after - before for before, after in pairwise(rates)]
     assert steps[:4] == [steps[0]] * 4 and steps[4:7] == [5 * steps[0]] * 3
@@ -174,15 +174,14 @@ def test_the_fifth_calm_round_trip_raises_the_rate_five_times_as_fast():
 
 
 @pytest.mark.parametrize("restless", [5000 * US, 90 * US])
-def test_calm_begins_anew_after_a_restless_round_trip(restless):
-    """Above t_high, or on the rise."""
+def test_calm_count_restarts_after_a_high_or_rising_delay(restless):
     rates = delays(by_delay(beta=1.0, ewma=LAST), 5000 * US, *[50 * US] * 3, restless, *[50 * US] * 4)
     steps = [after - before for before, after in pairwise(rates)]
     assert steps[3] < 0 and steps[4:] == [steps[0]] * 4
 
 
-def test_below_t_low_calm_is_kept():
-    """As in the simulator: round trips below t_low neither count as calm nor end it."""
+def test_round_trips_below_t_low_leave_the_calm_count_unchanged():
+    """Round trips below t_low neither count as calm nor end it, as in the simulator."""
     rates = delays(by_delay(beta=1.0, ewma=LAST), 5000 * US, *[50 * US] * 4, 10 * US, 10 * US)
     steps = [after - before for before, after in pairwise(rates)]
     assert steps[4:] == [steps[0]] * 2
@@ -206,7 +205,7 @@ def probed(missing=(100, 10_000, 17_000)):
     return both, now
 
 
-def test_copies_of_a_part_do_not_stand_for_others():
+def test_duplicate_bitmap_parts_do_not_replace_missing_parts():
     both, now = probed()
     assert both.probe(1, now) == BITMAP
     parts = dlcp.parts_of(both.receiver, 0)
@@ -216,7 +215,7 @@ def test_copies_of_a_part_do_not_stand_for_others():
     assert [both.pull(now) & ~IMPORTANT_FLAG for _ in range(3)] == [100, 10_000, 17_000]
 
 
-def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_round():
+def test_lost_bitmap_parts_are_requested_individually_in_each_round():
     both, now = probed()
     both.probe(1, now)
     parts = dlcp.parts_of(both.receiver, 0)
@@ -238,7 +237,7 @@ def test_parts_that_are_lost_are_asked_for_one_by_one_from_the_first_in_every_ro
     assert dlcp.parts_of(both.receiver, 3) == [(2 * BITMAP_PACKETS, parts[2][1])]
 
 
-def test_parts_that_come_put_off_the_time_when_the_others_are_overdue():
+def test_arriving_bitmap_part_restarts_the_probe_timer():
     both, now = probed()
     both.probe(1, now)
     parts = dlcp.parts_of(both.receiver, 0)
@@ -249,8 +248,8 @@ def test_parts_that_come_put_off_the_time_when_the_others_are_overdue():
     assert both.fire() == now + both.flow.probe_wait
 
 
-def test_no_probe_is_counted_as_data_that_was_sent_again():
-    """Nor one that repeats another, or asks for a part."""
+def test_probes_are_not_counted_as_retransmissions():
+    """This includes repeated probes and requests for bitmap parts."""
     both, now = probed()
     for _ in range(2):
         both.probe(1, now)
@@ -265,7 +264,7 @@ def test_no_probe_is_counted_as_data_that_was_sent_again():
     assert DatagramCarrier._count(None, both.sender) == (LARGE + 12, 7)
 
 
-def test_a_probe_that_was_overtaken_is_not_answered_and_a_newer_one_at_once():
+def test_receiver_ignores_outdated_probes_and_answers_newer_ones_at_once():
     both, now = probed()
     assert [both.probe(number, now) for number in (5, 4, 5, 6, 2, 3 << 12 | 6, 3 << 12 | 6)] == [
         BITMAP, -1, -1, BITMAP, -1, BITMAP, -1,
@@ -275,8 +274,8 @@ def test_a_probe_that_was_overtaken_is_not_answered_and_a_newer_one_at_once():
 
 @pytest.mark.parametrize("control", ["receiver", "dctcp"])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_same_rates_by_marks_whatever_is_lost_or_overtaken(control, seed):
-    """From rates and shares of marks of all kinds, over round trips of all lengths, among senders of any number."""
+def test_rates_by_marks_equal_the_simulator_under_loss_and_reordering(control, seed):
+    """Rates, mark shares, round trips and sender counts are random."""
     rng = random.Random(seed)
     both = Both(4000, rate_control=control, g=rng.choice([0.0625, 0.5]), floor=rng.choice([8, 64]))
     marks, now, out = rng.choice([0.0, 0.02, 0.3]), 0, []

@@ -16,8 +16,8 @@ def groups(*priorities, gap=0):
     return [FlowGroup(pair, priority) for priority in priorities]
 
 
-def test_the_oldest_message_of_a_group_goes_first_and_the_group_has_one_turn():
-    """Whatever order they come in; another flow of the class has every second slot."""
+def test_group_sends_its_oldest_message_first_and_takes_one_turn():
+    """Order of arrival is irrelevant; another flow of the class gets every second slot."""
     loop, nic, log = bench()
     (pair,) = groups(0)
     start(nic, *(Fake(log, loop, number, 2, group=pair) for number in (5, 3, 8)), Fake(log, loop, 4, 4))
@@ -25,7 +25,7 @@ def test_the_oldest_message_of_a_group_goes_first_and_the_group_has_one_turn():
     assert [number for number, _ in slots(log)] == [3, 4, 3, 4, 5, 4, 5, 4, 8, 8]
 
 
-def test_an_older_message_that_has_news_goes_before_younger_ones():
+def test_updated_older_message_precedes_younger_ones():
     loop, nic, log = bench()
     (pair,) = groups(0)
     old, young = Fake(log, loop, 1, 1, group=pair), Fake(log, loop, 2, 4, group=pair)
@@ -43,8 +43,8 @@ def test_an_older_message_that_has_news_goes_before_younger_ones():
     assert slots(log)[-1] == (2, 10_000)
 
 
-def test_messages_of_a_pair_share_its_pace():
-    """Together they are as fast as one, whichever sends; what lies between is for others."""
+def test_messages_of_a_pair_share_its_rate():
+    """Together they send as fast as one message; other flows use the gaps."""
     loop, nic, log = bench()
     (pair,) = groups(0, gap=3 * LINE)
     start(nic, Fake(log, loop, 1, 1, group=pair), Fake(log, loop, 2, 2, group=pair), Fake(log, loop, 9, 3, 1))
@@ -53,7 +53,7 @@ def test_messages_of_a_pair_share_its_pace():
     assert Pair(pair.pair.words, 0).next_start == 900 * NS
 
 
-def test_groups_of_several_classes_share_the_pace_and_the_better_class_goes_first():
+def test_groups_of_a_pair_share_its_rate_and_serve_priority_0_first():
     loop, nic, log = bench()
     first, second = groups(0, 1, gap=2 * LINE)
     start(nic, Fake(log, loop, 1, 3, 1, group=second), Fake(log, loop, 2, 2, 0, group=first))
@@ -61,7 +61,7 @@ def test_groups_of_several_classes_share_the_pace_and_the_better_class_goes_firs
     assert slots(log) == [(2, 0), (2, 200), (1, 400), (1, 600), (1, 800)]
 
 
-def test_a_younger_message_waits_for_the_pace_that_an_older_one_has_set():
+def test_younger_message_waits_for_the_gap_of_an_older_one():
     loop, nic, log = bench()
     (pair,) = groups(0, gap=5 * LINE)
     start(nic, Fake(log, loop, 1, 1, group=pair))
@@ -71,7 +71,7 @@ def test_a_younger_message_waits_for_the_pace_that_an_older_one_has_set():
     assert slots(log) == [(1, 0), (2, 500), (2, 1000)]
 
 
-def test_a_message_of_a_group_that_is_done_or_has_nothing_is_passed_over_and_its_timer_kept():
+def test_group_skips_finished_and_idle_messages_and_preserves_timers():
     loop, nic, log = bench()
     (pair,) = groups(0)
     done, idle, busy = (Fake(log, loop, number, 2 * (number != 2), group=pair) for number in (1, 2, 3))
@@ -84,7 +84,7 @@ def test_a_message_of_a_group_that_is_done_or_has_nothing_is_passed_over_and_its
     assert idle.fired == [700] and not pair.record.first
 
 
-def test_a_group_makes_up_for_lateness_but_not_for_time_before_it_had_anything_to_send():
+def test_group_compensates_for_late_slots_but_not_for_idle_time():
     loop, nic, log = bench(late=150, ahead_ns=400)
     (pair,) = groups(0, gap=5 * LINE)
     start(nic, Fake(log, loop, 1, 20, group=pair), Fake(log, loop, 2, 10, group=pair))

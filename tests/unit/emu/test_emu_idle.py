@@ -14,7 +14,7 @@ from gradwire.emu.agent.loop import EpollLoop
 MS = 1_000_000
 
 
-def test_work_that_can_wait_is_asked_for_until_there_is_none():
+def test_idle_callback_runs_until_it_returns_false():
     loop, calls, seen = EpollLoop(), [], []
 
     def idle() -> bool:
@@ -31,7 +31,7 @@ def test_work_that_can_wait_is_asked_for_until_there_is_none():
     assert seen == [3, 3, 3] and loop.idle is None
 
 
-def test_what_is_due_soon_goes_first():
+def test_idle_callback_is_postponed_if_a_timer_is_due_soon():
     loop, calls = EpollLoop(), []
     loop.idle = lambda: bool(calls.append(1))
     loop.at(loop.now() + 2 * MS, loop.stop)
@@ -40,7 +40,7 @@ def test_what_is_due_soon_goes_first():
     assert calls == [] and loop.idle is not None
 
 
-def test_a_message_that_is_asked_for_leaves_room_to_make_another():
+def test_sending_a_message_schedules_preparation_of_the_next():
     files = os.pipe()
     agent = Agent(*files)
     made = memoryview(b"bytes")
@@ -54,7 +54,7 @@ def test_a_message_that_is_asked_for_leaves_room_to_make_another():
 
 
 @pytest.mark.parametrize("clock", ["wall", "virtual"])
-def test_contents_are_made_ahead_on_the_wall_clock(clock):
+def test_contents_are_prepared_ahead_only_on_the_wall_clock(clock):
     files = os.pipe()
     agent, left = Agent(*files), [1, 1, 1]
     agent.clock = clock
@@ -67,7 +67,7 @@ def test_contents_are_made_ahead_on_the_wall_clock(clock):
         os.close(file)
 
 
-def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run():
+def test_carriers_begin_on_the_clock_of_the_run():
     files = os.pipe()
     agent, heard = Agent(*files), []
     carriers = [SimpleNamespace(begin=lambda: heard.append(agent.loop.now())) for _ in range(2)]
@@ -85,7 +85,7 @@ def test_carriers_hear_of_the_beginning_when_the_clock_is_that_of_the_run():
         os.close(file)
 
 
-def test_garbage_is_collected_before_hosts_say_that_they_are_ready(monkeypatch):
+def test_agent_collects_garbage_before_reporting_ready(monkeypatch):
     files, done = os.pipe(), []
     agent = Agent(*files)
     for name in ("collect", "freeze", "disable"):
@@ -103,8 +103,8 @@ def test_garbage_is_collected_before_hosts_say_that_they_are_ready(monkeypatch):
         os.close(file)
 
 
-def test_waiting_takes_no_time_of_the_processor():
-    """Also for timers that are set, put off or brought forward while others go off."""
+def test_event_loop_uses_no_cpu_time_while_waiting():
+    """Timers are also set, cancelled and postponed by other timers."""
     loop, gone = EpollLoop(), []
     begin, used = loop.now(), time.process_time()
 
@@ -122,7 +122,7 @@ def test_waiting_takes_no_time_of_the_processor():
     assert time.process_time() - used < 0.1
 
 
-def test_it_does_not_matter_that_what_does_not_count_is_late():
+def test_uncounted_timers_do_not_affect_punctuality():
     loop, begin = EpollLoop(), time.monotonic_ns()
     loop.agent.begin_ns = begin
     loop.at(5 * MS, lambda: time.sleep(0.02))

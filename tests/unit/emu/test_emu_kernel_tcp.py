@@ -35,15 +35,15 @@ def tcp(**options):
 
 
 @pytest.mark.parametrize("asked, tick, set_to", [(10, 1, 9), (10, 4, 6), (5, 10, 1), (1, 1, 1), (2.5, 1, 2)])
-def test_the_smallest_time_out_is_a_tick_less(asked, tick, set_to):
-    """The kernel waits for a tick more, and for the round trip."""
+def test_rto_min_is_set_one_tick_below_the_requested_timeout(asked, tick, set_to):
+    """The kernel adds one tick and the round trip."""
     plan = tcp(min_rto_ns=round(asked * MS), initcwnd=10)
     wanted = kernel_tcp.metrics(plan, tick * MS)
     assert wanted == {"initcwnd": 10, "rto_min": set_to}
     assert kernel_tcp.metric_words(wanted) == f" initcwnd 10 rto_min {set_to}ms"
 
 
-def test_nothing_is_set_that_nobody_asked_for():
+def test_default_plan_sets_no_route_metrics_or_recovery_sysctls():
     plan = tcp()
     assert kernel_tcp.metrics(plan, MS) == {}
     assert kernel_tcp.metric_words({}) == ""
@@ -63,9 +63,9 @@ def waits(values, room):
 
 @pytest.mark.parametrize("held, packets", [(0, 1), (0.1, 2), (1, 2), (1.9, 3), (7.5, 9)])
 @pytest.mark.parametrize("room", ROOMS)
-def test_the_kernel_stops_when_so_many_packets_wait(held, packets, room):
-    """It makes another one as long as what waits is not more than the limit [net/ipv4/tcp_output.c,
-    `tcp_small_queue_check`, where a socket counts one byte more]. `held`: in packets' times, after the first bit."""
+def test_tcp_limit_output_sysctl_bounds_queued_packets(held, packets, room):
+    """The kernel adds packets until the queued bytes exceed the limit [net/ipv4/tcp_output.c,
+    `tcp_small_queue_check`, where a socket counts one byte more]. `held` is in packet times after the first bit."""
     plan = tcp(host_queue="packet")
     port = plan.ports[0]
     ahead_ps = round(held * serialisation_ps(plan.largest_frame(), port.rate))
@@ -73,7 +73,7 @@ def test_the_kernel_stops_when_so_many_packets_wait(held, packets, room):
 
 
 @pytest.mark.parametrize("wired", [True, False])
-def test_one_packet_waits_whatever_cables_are_made_of(wired, monkeypatch):
+def test_one_packet_queues_under_virtual_time_with_any_cabling(wired, monkeypatch):
     """A packet counts until its transmission begins, and under virtual time no port is ahead."""
     seen = {}
 
@@ -98,9 +98,9 @@ def test_one_packet_waits_whatever_cables_are_made_of(wired, monkeypatch):
 
 @pytest.mark.skipif(bool(missing), reason="; ".join(missing))
 @pytest.mark.parametrize("queue, least, most", [("kernel", 20, 100), ("packet", 1, 4)])
-def test_what_waits_at_a_card(queue, least, most):
-    """An initial window of 100 packets at 5 Mbit/s. On the wall clock a port may be two packets ahead, so that three
-    wait; and one that has been let go by then may still be counted."""
+def test_bytes_queued_at_the_nic_match_the_host_queue_option(queue, least, most):
+    """An initial window of 100 packets leaves at 5 Mbit/s. On the wall clock, a port may be two packets ahead, so
+    that three wait; a packet that was just released may still be counted."""
     if lacking := host_nic.missing_features(probe()):
         pytest.skip(f"this kernel has no {', '.join(lacking)}")
     plan = tcp(initcwnd=100, host_queue=queue)
@@ -126,7 +126,7 @@ def test_what_waits_at_a_card(queue, least, most):
 
 
 @pytest.mark.skipif(bool(missing), reason="; ".join(missing))
-def test_a_route_that_is_another_is_noticed(monkeypatch):
+def test_build_fails_if_the_kernel_changes_route_metrics(monkeypatch):
     plan = tcp(min_rto_ns=10 * MS)
     monkeypatch.setattr(tun, "metrics_shown", lambda route: {"rto_min": 200})
     with pytest.raises(TestbedError, match="routes differ: the kernel has"):

@@ -23,7 +23,7 @@ def deaf(heard: list[str]):
     return hear
 
 
-def test_everything_is_read_though_nobody_can_be_told():
+def test_supervisor_reads_all_progress_if_the_listener_fails():
     heard: list[str] = []
     stream = io.BytesIO(b"".join(LINES))
     supervisor._listen(stream, SimpleNamespace(report_progress=deaf(heard)))
@@ -31,8 +31,8 @@ def test_everything_is_read_though_nobody_can_be_told():
     assert stream.read() == b""
 
 
-def test_so_is_what_a_machine_prints_also_half_a_line_at_a_time(tmp_path):
-    """Lines are told of when they are whole; at the end so is what is left, though it does not end."""
+def test_partial_machine_output_is_reported_as_whole_lines(tmp_path):
+    """Complete lines are reported at once; an unterminated last line is reported at the end."""
     heard: list[str] = []
     log: list[str] = []
     said, ended = (tmp_path / "said").open("w+b", buffering=0), threading.Event()

@@ -96,7 +96,7 @@ def defined(path):
     return classes | {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
 
 
-def test_whatever_the_loop_is_compiled_from_is_in_what_it_is_known_by():
+def test_loop_fingerprint_covers_all_functions_and_constants():
     functions = fingerprint.reachable_functions([each.py_func for each in entry.FUNCTIONS.values()])
     files = set(compiled_agent._files([]))
     assert len(functions) > 50
@@ -108,8 +108,8 @@ def test_whatever_the_loop_is_compiled_from_is_in_what_it_is_known_by():
 
 
 @pytest.mark.parametrize("kind", [*RUNNING, "nscc"])
-def test_whatever_a_transport_is_compiled_from_is_in_what_it_is_known_by(kind, monkeypatch):
-    """Not so its table: parameters are read when it runs."""
+def test_transport_fingerprint_covers_all_compiled_functions(kind, monkeypatch):
+    """The parameter table is excluded, because parameters are read at run time."""
     seen = []
     monkeypatch.setattr(fingerprint, "digest_of", lambda source, functions, files: seen.append(files) or "x")
     owner = transport_class(kind)
@@ -121,7 +121,7 @@ def test_whatever_a_transport_is_compiled_from_is_in_what_it_is_known_by(kind, m
             assert Path(sys.modules[each.__module__].__file__) in set(seen[0]), f"{each.__module__}.{each.__name__}"
 
 
-def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
+def test_changed_constant_of_a_user_defined_transport_changes_its_identity(tmp_path):
     owner = of_ones_own(tmp_path / "mine")
     before = compiled_agent._rules_work.__wrapped__(owner).identity
     space = owner.start.py_func.__globals__
@@ -134,7 +134,7 @@ def test_a_number_of_ones_own_gives_machine_code_another_name(tmp_path):
 # --- when it is made, and where it is found
 
 
-def test_what_is_missing_is_compiled_once_and_said_before(own_cache, tmp_path):
+def test_missing_machine_code_is_compiled_once_after_a_callback(own_cache, tmp_path):
     begun = []
     owners = [transport_class("constant_rate"), transport_class("ltp")]
     told = code_cache.make_ready(
@@ -192,7 +192,7 @@ def _damaged_is_made_anew(folder, owner, known):
     assert (folder / name / "pull.o").read_bytes()[:1] == code[:1]
 
 
-def test_where_no_child_can_compile_this_process_does(own_cache, monkeypatch):
+def test_agent_compiles_in_process_if_no_child_can_compile(own_cache, monkeypatch):
     monkeypatch.setattr(engine_cache, "compile_all", lambda works: {})
     owner = transport_class("constant_rate")
     functions = compiled_agent.rules(owner)
@@ -203,7 +203,7 @@ def test_where_no_child_can_compile_this_process_does(own_cache, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "why"), [("'half'", "str"), ("undefined", "undefined"), ("now.real_part", "real_part")]
 )
-def test_what_cannot_be_compiled_is_one_message_with_its_place(own_cache, tmp_path, what, why):
+def test_compile_error_of_a_transport_names_file_and_line(own_cache, tmp_path, what, why):
     owner = of_ones_own(tmp_path / "mine", what=what)
     with pytest.raises(ScenarioError) as caught:
         code_cache.make_ready(compiled_agent.works([owner]))
@@ -236,7 +236,7 @@ class Saying(Fake):
         return 0
 
 
-def test_an_exception_in_pull_says_so_and_others_go_on():
+def test_exception_in_pull_is_reported_and_other_flows_continue():
     loop, nic, log = bench()
     with pytest.raises(TestbedError, match="the function pull of a transport raised an exception") as caught:
         start(nic, Raising(log, loop, 1, 1, priority=7))
@@ -245,7 +245,7 @@ def test_an_exception_in_pull_says_so_and_others_go_on():
     assert log[0] == (2, 0, 0)
 
 
-def test_an_exception_in_a_timer_says_so():
+def test_exception_in_on_timer_is_reported():
     loop, nic, log = bench()
     flow = Raising(log, loop, 1, 0)
     flow.timer = 300_000
@@ -256,15 +256,15 @@ def test_an_exception_in_a_timer_says_so():
 
 
 @pytest.mark.parametrize("number", [1 << 20, (1 << 20) + 5, (1 << 30) - 1])
-def test_a_packet_that_a_message_has_not_got_is_not_sent(number):
-    """Its bytes would be those of somebody else."""
+def test_packet_beyond_the_end_of_its_message_is_not_sent(number):
+    """Its bytes would belong to another message."""
     loop, nic, log = bench()
     with pytest.raises(TestbedError, match=f"a transport tried to send packet {number}, beyond the end of its message"):
         start(nic, Saying(log, loop, 1, number))
     assert nic.sender.empty
 
 
-def test_what_python_raises_when_it_is_asked_comes_out_as_it_is():
+def test_exception_in_a_python_callback_propagates_unchanged():
     loop, nic, log = bench()
     error = ValueError("no such probe")
 
@@ -280,7 +280,7 @@ def test_what_python_raises_when_it_is_asked_comes_out_as_it_is():
         loop.run(100)
 
 
-def test_a_system_call_that_fails_says_which_and_why():
+def test_failed_system_call_of_the_loop_raises_oserror():
     loop = EpollLoop()
     loop.at(loop.now() + 10**10, loop.stop)
     os.close(loop._clock)
@@ -290,8 +290,8 @@ def test_a_system_call_that_fails_says_which_and_why():
     loop.close()
 
 
-def test_a_signal_is_heard_of_while_it_waits_and_while_it_is_busy():
-    """Machine code does not look for signals by itself: a wait that one ends is over, and so is Python that is asked."""
+def test_loop_handles_signals_while_waiting_and_while_busy():
+    """Machine code does not check for signals, so a signal ends a wait and runs the Python handler."""
     loop, heard = EpollLoop(), []
     before = signal.signal(signal.SIGALRM, lambda *_: (heard.append(loop.now()), loop.stop()))
     try:
@@ -311,8 +311,8 @@ def test_a_signal_is_heard_of_while_it_waits_and_while_it_is_busy():
     loop.close()
 
 
-def test_a_loop_of_real_time_priority_gives_way_after_its_share():
-    """Turn after turn while timers are due; not at all where the kernel shares out time by itself."""
+def test_real_time_loop_yields_after_its_time_slice():
+    """The loop yields repeatedly while timers are due. Without real-time priority, it never yields."""
     for share in (0, 1):
         loop, turns = EpollLoop(), []
         assert loop.agent.slice_ns == 0  # this is no process of real-time priority
@@ -324,7 +324,7 @@ def test_a_loop_of_real_time_priority_gives_way_after_its_share():
         assert len(turns) == 6 and (len(set(turns)) == 6 if share else not any(turns))
 
 
-def test_an_agent_of_real_time_priority_has_a_share(tmp_path):
+def test_agent_with_real_time_priority_has_a_time_slice(tmp_path):
     code = (
         "import os, sys\n"
         "try:\n"

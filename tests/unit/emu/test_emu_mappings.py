@@ -33,13 +33,13 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("before", "after"), [("65530\n", "1048576"), ("1048576\n", "1048576"), ("2147483642\n", "2147483642")]
 )
-def test_the_limit_is_raised_and_never_lowered(before: str, after: str, limit: Path) -> None:
+def test_mapping_limit_is_raised_but_never_lowered(before: str, after: str, limit: Path) -> None:
     limit.write_text(before)
     memory_mappings.raise_limit()
     assert limit.read_text().strip() == after and memory_mappings.advice() == ""
 
 
-def test_who_may_not_raise_it_is_told_what_to_do(limit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_names_the_sysctl_if_the_limit_cannot_be_raised(limit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit.write_text("65530\n")
     monkeypatch.setattr(Path, "write_text", lambda *_, **__: (_ for _ in ()).throw(PermissionError("no")))
     memory_mappings.raise_limit()
@@ -48,7 +48,7 @@ def test_who_may_not_raise_it_is_told_what_to_do(limit: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("content", [None, "many\n", ""])
-def test_where_nothing_is_known_nothing_is_done(content: str | None, limit: Path) -> None:
+def test_unreadable_mapping_limit_is_left_unchanged(content: str | None, limit: Path) -> None:
     if content is not None:
         limit.write_text(content)
     memory_mappings.raise_limit()
@@ -57,7 +57,7 @@ def test_where_nothing_is_known_nothing_is_done(content: str | None, limit: Path
 
 
 @pytest.mark.skipif(find_kernel() is None, reason="there is no virtual-time kernel (make uml)")
-def test_a_program_with_many_scattered_pages_lives() -> None:
+def test_virtual_machine_runs_a_program_with_many_scattered_pages() -> None:
     if not os.access(memory_mappings.LIMIT, os.W_OK):
         pytest.skip("not allowed to set vm.max_map_count")
     memory_mappings.LIMIT.write_text("65530\n")
@@ -69,7 +69,7 @@ def test_a_program_with_many_scattered_pages_lives() -> None:
 
 @pytest.mark.skipif(find_kernel() is None, reason="there is no virtual-time kernel (make uml)")
 @pytest.mark.parametrize(("found", "told"), [("65530", True), ("1048576", False)])
-def test_a_rank_that_is_killed_comes_with_what_to_set(
+def test_error_of_a_killed_rank_suggests_the_sysctl_if_the_limit_is_low(
     found: str, told: bool, limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit.write_text(found)

@@ -89,8 +89,8 @@ def launch() -> tuple[subprocess.Popen[str], set[int]]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_killing_the_launcher_leaves_nothing(how: signal.Signals) -> None:
-    """No process is in the namespaces any more and none holds them; Linux ends what nobody holds, mounts included."""
+def test_killed_launcher_leaves_no_namespaces(how: signal.Signals) -> None:
+    """No process or open file holds the namespaces afterwards, so Linux removes them and their mounts."""
     process, made = launch()
     assert len(made) == 4 and wait_until(lambda: len(made & namespaces_in_use()) >= 2)
     assert made.isdisjoint({os.stat("/proc/self/ns/net").st_ino, os.stat("/proc/self/ns/mnt").st_ino})
@@ -99,7 +99,7 @@ def test_killing_the_launcher_leaves_nothing(how: signal.Signals) -> None:
     assert wait_until(lambda: not made & namespaces_in_use()), made & namespaces_in_use()
 
 
-def test_the_machine_sees_nothing_of_it() -> None:
+def test_private_namespaces_are_invisible_to_the_host_machine() -> None:
     def seen() -> tuple[str, str, str]:
         return (run_tool(["ip", "netns", "list"]), run_tool(["ip", "-br", "link"]), Path("/proc/mounts").read_text())
 
@@ -126,7 +126,7 @@ def talk(plan: cases.Plan, rounds: int) -> list[int]:
 
 
 @needs("bpf")
-def test_two_testbeds_at_once_do_not_disturb_each_other() -> None:
+def test_concurrent_testbeds_receive_only_their_own_packets() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     plans = [star(2, seed=seed) for seed in (1, 2)]
@@ -167,7 +167,7 @@ def answers() -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_namespaces_have_names_devices_and_settings() -> None:
+def test_namespaces_isolate_devices_and_sysctls_and_report_errors() -> None:
     got = in_private(answers)
     assert "x" in got["links"]["a"] and "y" in got["links"]["b"] and got["moved"]
     nobody, sysctl, exists, slow, missing = got["errors"]
@@ -177,18 +177,18 @@ def test_namespaces_have_names_devices_and_settings() -> None:
     assert got["left"] == "" and got["pid"] < 10, "process 1 or a child of it"
 
 
-def test_tools_are_found_where_path_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_tool_searches_beyond_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert find_tool("tc") is not None and find_tool("no-such-command") is None
     assert Path(private_command(["true"])[0]).name == "unshare"
 
 
-def test_users_get_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unprivileged_users_get_a_user_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert private_command(["true"])[1:3] == ["--user", "--map-root-user"]
 
 
-def test_a_launcher_that_is_gone_starts_nothing() -> None:
+def test_private_process_is_pid_1_and_sees_no_other_processes() -> None:
     process = start_private(["sh", "-c", "echo $$; ls /proc | grep -c '^[0-9]'"], stdout=subprocess.PIPE, text=True)
     pid, others = process.communicate(timeout=20)[0].split()
     assert pid == "1" and int(others) <= 4, "it sees itself only"

@@ -14,7 +14,7 @@ from gradwire.emu.switches.backend_kind import AHEAD_NS
 from gradwire.emu.system.sockets import Sender
 
 
-def test_one_flow_at_line_rate():
+def test_single_flow_sends_at_line_rate():
     loop, nic, log = bench()
     assert nic.line == LINE
     start(nic, Fake(log, loop, 1, 5))
@@ -22,7 +22,7 @@ def test_one_flow_at_line_rate():
     assert log == [(1, t, t) for t in (0, 100, 200, 300, 400)]
 
 
-def test_flows_of_a_class_take_turns_and_classes_are_strict():
+def test_flows_of_a_priority_alternate_and_priorities_are_strict():
     loop, nic, log = bench()
     start(nic, Fake(log, loop, 1, 2, 3), Fake(log, loop, 2, 3, 3), Fake(log, loop, 3, 1, 7))
     loop.run(150)
@@ -31,28 +31,28 @@ def test_flows_of_a_class_take_turns_and_classes_are_strict():
     assert slots(log) == [(1, 0), (2, 100), (4, 200), (4, 300), (1, 400), (2, 500), (2, 600), (3, 700)]
 
 
-def test_with_fewer_classes_the_rest_shares_the_last_one():
+def test_priorities_beyond_the_last_class_share_the_last_class():
     loop, nic, log = bench(classes=2)
     start(nic, Fake(log, loop, 1, 2, 5), Fake(log, loop, 2, 2, 1))
     loop.run(1000)
     assert [number for number, _ in slots(log)] == [1, 2, 1, 2]
 
 
-def test_paced_flow_leaves_the_line_to_others():
+def test_gaps_of_a_paced_flow_are_used_by_other_flows():
     loop, nic, log = bench()
     start(nic, Fake(log, loop, 1, 3, 0, gap=3 * LINE), Fake(log, loop, 2, 4, 1))
     loop.run(10_000)
     assert slots(log) == [(1, 0), (2, 100), (2, 200), (1, 300), (2, 400), (2, 500), (1, 600)]
 
 
-def test_pace_begins_where_the_last_packet_began_if_the_line_is_busy():
+def test_pacing_counts_from_the_start_of_the_last_packet_on_a_busy_link():
     loop, nic, log = bench()
     start(nic, Fake(log, loop, 1, 3, 1, gap=3 * LINE // 2), Fake(log, loop, 2, 2, 0))
     loop.run(10_000)
     assert slots(log) == [(2, 0), (2, 100), (1, 200), (1, 350), (1, 500)]
 
 
-def test_acknowledgements_take_their_time_on_the_line():
+def test_acknowledgements_occupy_the_link():
     loop, nic, log = bench()
     start(nic, Fake(log, loop, 1, 3))
     loop.run(150)
@@ -65,7 +65,7 @@ def test_acknowledgements_take_their_time_on_the_line():
     assert slots(log)[-1] == (2, 1060)
 
 
-def test_a_flow_that_is_done_is_not_asked():
+def test_finished_flow_is_not_polled():
     loop, nic, log = bench()
     flows = Fake(log, loop, 1, 5), Fake(log, loop, 2, 5)
     start(nic, *flows)
@@ -78,7 +78,7 @@ def test_a_flow_that_is_done_is_not_asked():
     assert len(log) == 6
 
 
-def test_news_let_a_flow_go_on():
+def test_update_resumes_a_blocked_flow():
     loop, nic, log = bench()
     flow = Fake(log, loop, 1, 1)
     start(nic, flow)
@@ -90,8 +90,8 @@ def test_news_let_a_flow_go_on():
     assert slots(log) == [(1, 0), (1, 500)]
 
 
-def test_what_took_the_line_by_another_clock_is_forgotten():
-    """Before the run the loop has the machine's clock, and the line would be taken for as long as that has been up."""
+def test_restart_clears_link_occupancy_of_the_previous_clock():
+    """Before the run, the loop uses the machine's clock, which would block the link for the machine's uptime."""
     loop, nic, log = bench()
     loop.time = 50_000 * 1_000_000_000
     nic.add_control_bytes(60)
@@ -102,7 +102,7 @@ def test_what_took_the_line_by_another_clock_is_forgotten():
     assert slots(log) == [(1, 0), (1, 100)]
 
 
-def test_timers_are_put_off_without_being_moved():
+def test_flow_timers_can_be_postponed_advanced_and_cancelled():
     loop, nic, log = bench()
     flow = Fake(log, loop, 1, 0)
     flow.timer = 300 * NS
@@ -125,7 +125,7 @@ def test_timers_are_put_off_without_being_moved():
     assert flow.fired == [500, 2500]
 
 
-def test_on_the_wall_clock_the_schedule_is_the_same_and_calls_are_fewer():
+def test_sending_ahead_preserves_the_schedule_with_fewer_calls():
     loop, nic, log = bench(ahead_ns=400)
     start(nic, Fake(log, loop, 1, 20))
     loop.run(10_000)
@@ -135,7 +135,7 @@ def test_on_the_wall_clock_the_schedule_is_the_same_and_calls_are_fewer():
 
 
 @pytest.mark.parametrize("late, ideal", [(0, True), (150, True), (600, False)])
-def test_lateness_within_what_was_sent_ahead_costs_nothing(late, ideal):
+def test_timer_lateness_within_the_send_ahead_costs_no_throughput(late, ideal):
     loop, nic, log = bench(late=late, ahead_ns=400)
     start(nic, Fake(log, loop, 1, 50))
     loop.run(100_000)
@@ -145,7 +145,7 @@ def test_lateness_within_what_was_sent_ahead_costs_nothing(late, ideal):
     assert all(slot - at <= 400 for _, slot, at in log)
 
 
-def test_paced_flow_makes_up_for_lateness_and_is_never_early():
+def test_paced_flow_compensates_for_late_timers_and_is_never_early():
     loop, nic, log = bench(late=150, ahead_ns=400)
     start(nic, Fake(log, loop, 1, 30, gap=5 * LINE))
     loop.run(100_000)
@@ -153,8 +153,8 @@ def test_paced_flow_makes_up_for_lateness_and_is_never_early():
     assert log[-1][2] <= 500 * 29 + 150
 
 
-def test_paced_flow_has_nothing_to_make_up_for_when_it_begins_or_goes_on():
-    """Time before there was anything to send is not lateness."""
+def test_paced_flow_does_not_compensate_for_idle_time():
+    """Time without data to send does not count as lateness."""
     loop, nic, log = bench(ahead_ns=400)
     loop.run(1000)
     flow = Fake(log, loop, 1, 3, gap=5 * LINE)
@@ -167,7 +167,7 @@ def test_paced_flow_has_nothing_to_make_up_for_when_it_begins_or_goes_on():
     assert slots(log) == [(1, at) for at in (1000, 1500, 2000, 5000, 5500)]
 
 
-def test_paced_flow_that_a_late_timer_begins_makes_up_for_that():
+def test_paced_flow_started_by_a_late_timer_does_not_accumulate_delay():
     loop, nic, log = bench(late=150, ahead_ns=400)
     loop.at(1000, lambda: start(nic, Fake(log, loop, 1, 3, gap=5 * LINE)))
     loop.run(10_000)
@@ -175,7 +175,7 @@ def test_paced_flow_that_a_late_timer_begins_makes_up_for_that():
 
 
 @pytest.mark.parametrize("late", [MAKE_UP_NS // 2, 2 * MAKE_UP_NS])
-def test_paced_flow_makes_up_for_so_much_and_no_more(late):
+def test_paced_flow_compensates_for_at_most_make_up_ns(late):
     gap = 20_000  # times 100 ns: further apart than any timer is late
     loop, nic, log = bench(late=late, ahead_ns=AHEAD_NS)
     start(nic, Fake(log, loop, 1, 11, gap=gap * LINE))
@@ -184,8 +184,8 @@ def test_paced_flow_makes_up_for_so_much_and_no_more(late):
     assert log[-1][2] == 10 * 100 * gap + late + 9 * lost
 
 
-def test_exact_to_the_picosecond():
-    """Slots of 33.1 ns: no nanosecond is lost to rounding from packet to packet."""
+def test_send_times_accumulate_no_rounding_error():
+    """Slots take 33.1 ns, and no packet loses a nanosecond to rounding."""
     loop = FakeLoop()
     nic = Nic(loop, 24_169_184_290, Sender())
     log = []
@@ -218,7 +218,7 @@ def test_exact_to_the_picosecond():
 # --- the loop
 
 
-def test_timers_go_off_in_order_and_not_early():
+def test_event_loop_runs_timers_in_order_and_never_early():
     loop, seen = EpollLoop(time.monotonic_ns()), []
 
     def note(name, when):
@@ -238,7 +238,7 @@ def test_timers_go_off_in_order_and_not_early():
     loop.close()
 
 
-def test_files_and_timers_together():
+def test_event_loop_handles_files_and_timers():
     loop, seen = EpollLoop(time.monotonic_ns()), []
     reading, writing = os.pipe()
 
@@ -257,7 +257,7 @@ def test_files_and_timers_together():
     loop.close()
 
 
-def test_a_timer_that_sets_itself_again_does_not_starve_files():
+def test_repeating_timer_does_not_starve_file_events():
     loop, seen = EpollLoop(time.monotonic_ns()), []
     reading, writing = os.pipe()
 
@@ -274,7 +274,7 @@ def test_a_timer_that_sets_itself_again_does_not_starve_files():
     loop.close()
 
 
-def test_timer_cancelled_by_another_of_the_same_time():
+def test_timer_can_be_cancelled_by_a_timer_of_the_same_time():
     loop, seen = EpollLoop(time.monotonic_ns()), []
     second = None
     loop.at(1000, lambda: loop.cancel(second))
@@ -285,8 +285,8 @@ def test_timer_cancelled_by_another_of_the_same_time():
     loop.close()
 
 
-def test_the_loop_says_when_something_was_to_be_called():
-    """Late timers by the time they were set for; files, and what is called outside, by the present."""
+def test_scheduled_returns_the_due_time_of_the_running_callback():
+    """Late timers report their due time; file callbacks and calls from outside report the present."""
     loop = EpollLoop()
     there, here = os.pipe()
     seen = []

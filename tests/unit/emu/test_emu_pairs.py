@@ -106,9 +106,9 @@ class Both:
 
 @pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])
 @pytest.mark.parametrize("seed", range(4))
-def test_messages_of_a_pair_share_what_they_know(control, seed):
-    """Until all are delivered; nothing is lost, but much is marked and late. What important messages do not lose, others
-    of the same budget may."""
+def test_pair_state_equals_the_simulator_until_all_messages_finish(control, seed):
+    """No packet is lost, but many are marked and late. Droppable messages may use the loss budget that important
+    messages leave unused."""
     rng = random.Random(f"{control} {seed}")
     both = Both(rng, rate_control=control, t_low="5us", t_high="40us")
     now, bag, most = 0, [], 0
@@ -151,7 +151,7 @@ def row_of(number, src, dst, priority=0):
     return MessageRow(number, 0, src, dst, 400, priority, 0.0, True, 0)
 
 
-def test_a_carrier_has_one_pair_for_each_host_and_one_group_for_each_class():
+def test_carrier_has_one_pair_per_host_and_one_group_per_priority():
     made = carrier()
     first, again, other, elsewhere = (
         made.make_sender(row_of(number, 0, *more)) for number, more in enumerate([(1, 2), (1, 2), (1, 5), (2, 2)])
@@ -166,7 +166,7 @@ def test_a_carrier_has_one_pair_for_each_host_and_one_group_for_each_class():
     assert pairs[0] == pairs[1] != pairs[2] and hosts[0] == hosts[1] == hosts[2]
 
 
-def test_a_message_has_the_entropy_that_the_simulator_gives_it():
+def test_messages_have_the_entropy_of_the_simulator():
     made = carrier()
     for number in (0, 7, 70_000):
         word = made.make_sender(row_of(number, 0, 1)).record.data_header
@@ -174,8 +174,8 @@ def test_a_message_has_the_entropy_that_the_simulator_gives_it():
     assert len(np.unique(draw_entropy(11, np.arange(100)))) > 90
 
 
-def test_ends_made_ahead_are_those_that_are_used_and_begin_when_they_are_sent(monkeypatch):
-    """They are what is made when a message is sent, but for when that begins; and no more than there is room for."""
+def test_prepared_endpoints_are_used_and_start_when_the_message_is_sent(monkeypatch):
+    """Prepared endpoints equal fresh ones, and AHEAD_WORDS limits their memory."""
     made, asked, begun = carrier(), [], []
     monkeypatch.setattr(made.host, "outgoing", lambda message: asked.append(message) or memoryview(bytearray(400)))
     monkeypatch.setattr(SendingEnd, "start", lambda end, now: begun.append((end.number, now)))

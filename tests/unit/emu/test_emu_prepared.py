@@ -35,8 +35,8 @@ from gradwire.workload.resolve import resolve
 
 
 @pytest.mark.parametrize(("reachable", "refused"), [(0, True), (99 * MBPS, True), (100 * MBPS, False), (-1, False)])
-def test_a_rate_is_accepted_if_it_can_be_kept(reachable: int, refused: bool) -> None:
-    """0: none of those that were tried; -1: nothing could be tried."""
+def test_check_rates_rejects_rates_that_the_machine_cannot_sustain(reachable: int, refused: bool) -> None:
+    """A reachable rate of 0 means that every tested rate failed; -1 means that no rate was tested."""
     plan = star(2, rate=100 * MBPS, clock="wall")
     if not refused:
         return check_rates(plan, reachable)
@@ -46,7 +46,7 @@ def test_a_rate_is_accepted_if_it_can_be_kept(reachable: int, refused: bool) -> 
     return check_rates(star(2, rate=100 * MBPS, clock="virtual"), reachable)
 
 
-def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_that_sustains_no_rate_rejects_every_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
     from test_emu_probe import full
 
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: full(reachable_bps=0))
@@ -58,8 +58,8 @@ def test_a_machine_that_keeps_no_rate_refuses_every_scenario(monkeypatch: pytest
 # the side channel
 
 
-def test_over_udp_dlcp_asks_nothing_of_the_kernels_tcp() -> None:
-    """Over TCP what it sends must be capable of marks, or it is dropped by choice, and be repeated soon."""
+def test_dlcp_side_channel_over_udp_sets_no_kernel_tcp_options() -> None:
+    """Over TCP, its packets need ECN, or selective drop discards them, and a short minimum RTO."""
     slow = {kind: load_scenario("slow-receiver", set=[f'emulation.side_channel="{kind}"']) for kind in ("tcp", "udp")}
     assert kernel_options(slow["tcp"]) == {"min_rto_ns": 200_000, "tcp_ecn": 1}
     assert kernel_options(slow["udp"]) == {"side_channel": "udp"}
@@ -69,7 +69,7 @@ def test_over_udp_dlcp_asks_nothing_of_the_kernels_tcp() -> None:
 
 
 @pytest.mark.parametrize("connections", ["fresh", "persistent"])
-def test_a_plan_has_the_connections_of_the_scenario(connections: str) -> None:
+def test_plan_uses_persistent_connections_of_the_scenario(connections: str) -> None:
     scenario = star_scenario(
         job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}],
         transport={"kind": "bbr", "connections": connections},
@@ -88,7 +88,7 @@ def test_a_plan_has_the_connections_of_the_scenario(connections: str) -> None:
         ("..", "...pcapng"), ("a b", "a b.pcapng"), ("\u4e2d" * 100, None),
     ],
 )  # fmt: skip
-def test_captures_stay_in_their_folder(tmp_path: Path, name: str, file: str | None) -> None:
+def test_capture_file_names_stay_inside_the_output_folder(tmp_path: Path, name: str, file: str | None) -> None:
     plan: Any = SimpleNamespace(names=("h0", name))
     made = file_name(plan, 1)
     assert file is None or made == file
@@ -100,7 +100,7 @@ def test_captures_stay_in_their_folder(tmp_path: Path, name: str, file: str | No
     ("name", "words"),
     [("a\nb", "not one line of text"), (" a", "not one line of text"), ("x" * 101, "too long"), ("a->b", "->")],
 )
-def test_names_of_nodes_are_lines_of_text(name: str, words: str) -> None:
+def test_invalid_node_names_are_rejected(name: str, words: str) -> None:
     networkx = pytest.importorskip("networkx")
     link = LinkSpec(10**9, 10**6, 0.0)
     assert from_networkx(networkx.Graph([("s", "rack1/h0"), ("s", "h1")]), link).names[0] == "rack1/h0"
@@ -108,7 +108,7 @@ def test_names_of_nodes_are_lines_of_text(name: str, words: str) -> None:
         from_networkx(networkx.Graph([("s", "rack1/h0"), ("s", name)]), link)
 
 
-def test_a_capture_that_cannot_be_kept_costs_itself_alone(tmp_path: Path) -> None:
+def test_unwritable_capture_does_not_affect_other_captures(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.pcapng").write_bytes(b"x")
     (tmp_path / "new").mkdir()
@@ -123,7 +123,7 @@ def test_a_capture_that_cannot_be_kept_costs_itself_alone(tmp_path: Path) -> Non
 # machines
 
 
-def test_a_machine_is_no_option_of_ssh() -> None:
+def test_ssh_target_that_looks_like_an_option_is_rejected() -> None:
     with pytest.raises(ValueError, match="is an option of ssh"):
         RealHost(name="h0", address="192.0.2.1", ssh="-oProxyCommand=touch x")
     words = command_of(RealHost(name="h0", address="192.0.2.1", ssh="user@node0"))
@@ -133,7 +133,7 @@ def test_a_machine_is_no_option_of_ssh() -> None:
 # processes and kernels
 
 
-def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_reason_names_a_stopped_switch_process(monkeypatch: pytest.MonkeyPatch) -> None:
     sleeper = subprocess.Popen(["sleep", "60"])
     try:
         switch = UserspaceSwitch(star(2))
@@ -152,7 +152,7 @@ def test_a_switch_that_has_been_stopped_is_named(monkeypatch: pytest.MonkeyPatch
         sleeper.wait()
 
 
-def test_an_interpreter_finds_inside_what_it_found_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_path_includes_absolute_entries_of_pythonpath(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(("/opt/numpy", "", "near")))
     assert python_path(Path("/x")).split(os.pathsep) == ["/x", "/opt/numpy", os.path.abspath("near")]
     assert supervisor.python_path is python_path
@@ -162,14 +162,14 @@ def test_an_interpreter_finds_inside_what_it_found_outside(monkeypatch: pytest.M
     ("path", "words"),
     [("/bin/true", "not a User-Mode Linux kernel"), ("/nowhere", "not a program"), ("/tmp", "not a program")],
 )
-def test_a_kernel_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, path: str, words: str) -> None:
+def test_invalid_kernel_path_is_rejected(monkeypatch: pytest.MonkeyPatch, path: str, words: str) -> None:
     monkeypatch.setenv("GRADWIRE_UML", path)
     with pytest.raises(TestbedError, match=words) as caught:
         kernel_build.find_kernel()
     assert path in str(caught.value)
 
 
-def test_the_source_of_the_kernel_may_be_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_find_source_accepts_any_existing_tarball_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_build, "TOOLS", ())
     monkeypatch.setattr(kernel_build, "SOURCES", tmp_path)
     with pytest.raises(TestbedError, match="make uml SOURCE="):
@@ -180,10 +180,8 @@ def test_the_source_of_the_kernel_may_be_anywhere(monkeypatch: pytest.MonkeyPatc
     assert kernel_build.find_source(tmp_path / "linux-6.1.tar.xz") == tmp_path / "linux-6.1.tar.xz"
 
 
-def test_of_several_sources_the_one_that_has_been_tried_is_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """6.12 is not taken for 6.1 because its name begins so."""
+def test_find_source_prefers_the_tested_kernel_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Version 6.12 is not mistaken for 6.1."""
     monkeypatch.setattr(kernel_build, "TOOLS", ())
     monkeypatch.setattr(kernel_build, "SOURCES", tmp_path)
     (tmp_path / "linux-source-6.8.0").mkdir()
@@ -198,7 +196,9 @@ def test_of_several_sources_the_one_that_has_been_tried_is_taken(
         "6.1", "6.12.57", ""]  # fmt: skip
 
 
-def test_the_kernel_that_was_asked_for_last_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_find_kernel_returns_the_most_recently_requested_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(kernel_build, "TOOLS", ())
     monkeypatch.setenv("GRADWIRE_CACHE", str(tmp_path))
     monkeypatch.delenv("GRADWIRE_UML", raising=False)
@@ -218,7 +218,7 @@ def test_the_kernel_that_was_asked_for_last_is_used(monkeypatch: pytest.MonkeyPa
     assert kernel_build.existing_kernel(tarballs["6.6"]) is None
 
 
-def test_an_option_that_is_dropped_is_named_unless_the_source_has_settled_it(
+def test_kernel_build_reports_dropped_options_that_the_source_knows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kernel_build, "FRAGMENT", tmp_path / "fragment")
@@ -237,7 +237,7 @@ def test_an_option_that_is_dropped_is_named_unless_the_source_has_settled_it(
         kernel_build._check_options(tmp_path / "config", tmp_path)
 
 
-def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_long_kernel_build_reports_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_build, "PROGRESS_S", 0.05)
     said: list[str] = []
     log = tmp_path / "log"
@@ -249,8 +249,9 @@ def test_a_long_build_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "status"), [("gradwire", 130), ("mine", 1)])
-def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
-    """While a command is being imported; a program that imports gradwire keeps its own."""
+def test_ctrl_c_during_import_exits_with_130_only_for_the_command(tmp_path: Path, name: str, status: int) -> None:
+    """SIGINT arrives while the command is being imported. A program that imports gradwire sees its usual
+    KeyboardInterrupt."""
     (tmp_path / "typer.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): pass"
     )
@@ -262,8 +263,8 @@ def test_a_very_early_ctrl_c(tmp_path: Path, name: str, status: int) -> None:
         assert done.returncode != 130 and "KeyboardInterrupt" in done.stderr
 
 
-def test_sigterm_keeps_what_there_is(tmp_path: Path) -> None:
-    """As Ctrl-C does; a command ends with 143 then."""
+def test_sigterm_is_deferred_and_exits_with_143(tmp_path: Path) -> None:
+    """SIGTERM is deferred like Ctrl-C, and the command exits with 143."""
     script = "import sys, os, signal, time\nfrom gradwire.cli.terminal import for_people\nfrom gradwire.scenarios.interrupt import DeferredInterrupt\n"
     script += "@for_people\ndef work():\n  with DeferredInterrupt() as c:\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     script += "    time.sleep(0.1)\n    assert c.is_requested\n    print('kept')\n    c.check()\nwork()\n"

@@ -54,7 +54,7 @@ def only_kernel_backends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs("namespaces")
-def test_the_probe_agrees_with_trying() -> None:
+def test_probe_results_match_direct_attempts() -> None:
     start = time.monotonic()
     found = probe()
     assert time.monotonic() - start < 15, "1.5 s on a quiet machine"
@@ -74,8 +74,8 @@ def test_the_probe_agrees_with_trying() -> None:
 
 
 @needs("namespaces", "tool:setpriv")
-def test_the_probe_of_a_user_says_what_root_would_add(tmp_path: Any) -> None:
-    """As nobody, from a place that nobody can read: modules are found by the path of this process."""
+def test_probe_of_an_unprivileged_user_advises_to_run_as_root(tmp_path: Any) -> None:
+    """The probe runs as user nobody, with modules found through PYTHONPATH."""
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "gradwire.emu.planning.probe"],
         capture_output=True, text=True, timeout=60, cwd="/",
@@ -90,7 +90,7 @@ def test_the_probe_of_a_user_says_what_root_would_add(tmp_path: Any) -> None:
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
-def test_a_probe_without_unshare_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_reports_missing_unshare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwire.emu.system.namespaces.find_tool", lambda name: None)
     monkeypatch.setattr(probing, "find_tool", lambda name: None)
     found = probe(rates=False)
@@ -103,7 +103,7 @@ def test_a_probe_without_unshare_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         select_backend(star(2), found)
 
 
-def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_probe_is_ended_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "python_command", lambda *_: ["sleep", "60"])
     monkeypatch.setattr(probing, "LIMIT_S", 0.5)
     if reason := why_not("namespaces"):
@@ -112,7 +112,7 @@ def test_a_probe_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
-def test_the_backend_with_the_fewest_departures_is_chosen() -> None:
+def test_select_backend_prefers_bpf_and_reports_reasons_against_red() -> None:
     marked = Queues(8, 64_000, (10_000,) * 8, True)
     best = select_backend(star(2, queues=marked, clock="virtual"), full())
     assert best == BackendChoice("bpf", best.why_not, []) and "buffer" in " ".join(best.why_not["red"])
@@ -121,7 +121,7 @@ def test_the_backend_with_the_fewest_departures_is_chosen() -> None:
     assert any("a buffer of 64000 bytes" in line for line in no_bpf.substitutions)
 
 
-def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_backend_picks_the_fewest_substitutions_then_exact_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Kind:
         def __init__(self, *said: str, keeps_time: bool = False) -> None:
             self.said, self.keeps_time = list(said), keeps_time
@@ -145,8 +145,8 @@ def test_the_fewest_departures_win_whatever_the_name(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", ["bpf", "red", "userspace"])
-def test_hosts_send_further_ahead_than_ports_let_packets_go(name: str) -> None:
-    """What a port of the kernel takes at once is not there later; when half is left, more is sent."""
+def test_hosts_send_further_ahead_than_ports_release_packets(name: str) -> None:
+    """A port of the kernel takes its slack at once; when half of the send-ahead is left, more is sent."""
     for rate in (50_000_000, 100_000_000, 1_000_000_000):
         plan = star(2, rate=rate)
         taken = queueing.slack_bytes(plan, plan.ports[0]) * 8e9 / rate if name != "userspace" else 0
@@ -154,7 +154,7 @@ def test_hosts_send_further_ahead_than_ports_let_packets_go(name: str) -> None:
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
-def test_what_is_missing_is_named() -> None:
+def test_select_backend_names_missing_kernel_features() -> None:
     marked = Queues(8, 64_000, (10_000,) * 8, True)
     with pytest.raises(TestbedError, match="no qdisc red \\(unknown kind\\)"):
         select_backend(star(2, queues=marked), without("qdiscs", "red"), "red")
@@ -183,7 +183,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 @pytest.mark.usefixtures("only_kernel_backends")
-def test_what_is_substituted_is_said_with_figures() -> None:
+def test_substitutions_are_reported_with_numbers() -> None:
     plan = star(2, rate=10_000_000_000, latency_ps=2_000_000)
     said = " | ".join(select_backend(plan, without("qdiscs", "netem"), "bpf").substitutions)
     assert "no netem: cables have no latency (the scenario has 2 us)" in said and "1 us earlier" in said
@@ -191,7 +191,7 @@ def test_what_is_substituted_is_said_with_figures() -> None:
     assert select_backend(replace(plan, clock="virtual"), virtual_kernel(), "red").name == "red"
 
 
-def test_a_probe_is_shown_with_reasons_and_packages() -> None:
+def test_probe_tables_show_reasons_and_packages() -> None:
     out = StringIO()
     kernel = replace(
         without("qdiscs", "netem"), tools={"tc": "6.1", "clang": ""}, bpf="command not found: clang", uml=""
@@ -211,8 +211,8 @@ def test_a_probe_is_shown_with_reasons_and_packages() -> None:
         assert words in text, words
 
 
-def test_the_probe_of_a_scenario_says_all_that_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Of a network for programs, too; and what differs whatever the switches are made of."""
+def test_probe_command_lists_all_substitutions_of_a_scenario(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """This includes networks for programs and substitutions independent of the switch backend."""
     monkeypatch.setattr(probing, "probe", full)
     cut = '[[fault]]\nkind = "link_down"\nbetween = ["h0", "s0"]\nat = "1s"\n'
     small = 'name = "x"\ntopology = { kind = "star", hosts = 3 }\nlink = { rate = "10Mbps" }\nhost = { software_latency = "1ms" }\n'
@@ -226,6 +226,6 @@ def test_the_probe_of_a_scenario_says_all_that_differs(monkeypatch: pytest.Monke
         assert any(words in line for line in json.loads(done.stdout)["choice"]["substitutions"])
 
 
-def test_whose_ports_keep_their_own_time() -> None:
-    """The kernel's make up for late timers by being ahead; the userspace switch reckons."""
+def test_only_userspace_switch_ports_keep_exact_time() -> None:
+    """Kernel ports compensate for late timers by running ahead; the userspace switch computes departure times."""
     assert [name for name in choosing.BACKENDS if choosing.backend_kind_of(name).keeps_time] == ["userspace"]

@@ -58,7 +58,7 @@ def wrong(**more: object) -> list[str]:
     return [mistake.path for mistake in caught.value.mistakes]
 
 
-def test_ranks_are_numbered_host_by_host():
+def test_ranks_are_numbered_consecutively_per_host():
     programs = made(asked={"hosts": ("h2", "h0"), "ranks_per_host": 2})
     assert [(r.number, r.host, r.local) for r in programs.ranks] == [
         (0, "h2", 0),
@@ -69,7 +69,7 @@ def test_ranks_are_numbered_host_by_host():
     assert {r.address for r in programs.ranks} == {host_address(2), host_address(0)}
 
 
-def test_a_rank_is_told_what_torchrun_tells():
+def test_rank_environment_matches_torchrun():
     programs = made(("python3", "--at={rank}/{world}", "{host}:{address}", '{"a": {b}}'),
                     {"hosts": ("h1", "h3"), "ranks_per_host": 2})  # fmt: skip
     rank = programs.ranks[3]
@@ -85,7 +85,7 @@ def test_a_rank_is_told_what_torchrun_tells():
     assert wanted.items() <= found.items()
 
 
-def test_the_users_environment_goes_before_our_defaults_and_not_before_who_a_rank_is():
+def test_user_environment_overrides_defaults_but_not_rank_variables():
     programs = made()
     theirs = {"OMP_NUM_THREADS": "8", "RANK": "7"}
     found = rank_environment.environment(
@@ -94,7 +94,7 @@ def test_the_users_environment_goes_before_our_defaults_and_not_before_who_a_ran
     assert (found["OMP_NUM_THREADS"], found["RANK"], found["PYTHONHASHSEED"]) == ("8", "1", "0")
 
 
-def test_every_host_can_be_looked_up_in_both_families():
+def test_hosts_file_lists_every_host_for_ipv4_and_ipv6():
     lines = rank_environment.hosts_file(made(asked={"hosts": ("h0",)})).splitlines()
     for node in range(4):  # those that run nothing, too
         assert f"{host_address(node)} h{node}" in lines
@@ -114,11 +114,11 @@ def test_every_host_can_be_looked_up_in_both_families():
                                                           "meta l4proto udp th dport 5-9 counter ip dscp set 48 accept"]),
     ],
 )  # fmt: skip
-def test_rules_in_nftables_words(rule: Rule, lines: list[str]):
+def test_marking_rules_translate_to_nftables(rule: Rule, lines: list[str]):
     assert marking_rules.lines_of(rule) == lines
 
 
-def test_rules_hold_at_their_hosts_in_their_order():
+def test_marking_rules_apply_to_their_hosts_in_order():
     mark = [{"rank": 1, "priority": 0}, {"host": "h0", "to": "h3", "important": True}, {"priority": 2}]
     programs = made(asked={"hosts": ("h3", "h2")}, exec={"mark": mark})
     assert [marking_rules.rules_of_node(programs.rules, node) for node in range(4)] == [[1, 2], [2], [0, 2], [2]]
@@ -138,7 +138,7 @@ def test_rules_hold_at_their_hosts_in_their_order():
         ({"exec": {"ranks_per_host": 2, "mark": [{"rank": 0, "priority": 0}]}}, "exec.mark[0].rank"),
     ],
 )
-def test_what_does_not_fit_the_network_is_named(given: dict[str, object], where: str):
+def test_request_that_does_not_fit_the_network_names_the_invalid_key(given: dict[str, object], where: str):
     assert wrong(**given) == [where]
 
 
@@ -159,7 +159,7 @@ def test_what_does_not_fit_the_network_is_named(given: dict[str, object], where:
         ({"memory": "64MiB"}, "exec.memory"),
     ],
 )
-def test_mistakes_of_the_table_are_found_when_it_is_read(table: dict[str, object], where: str):
+def test_invalid_exec_table_is_rejected_on_load(table: dict[str, object], where: str):
     with pytest.raises(ScenarioError) as caught:
         scenario_of(exec=table)
     assert [mistake.path for mistake in caught.value.mistakes] == [where]
@@ -169,13 +169,13 @@ def test_mistakes_of_the_table_are_found_when_it_is_read(table: dict[str, object
     ("word", "why"),
     [("no-such-program", "not in PATH"), ("./no-such-file", "no such program"), ("/tmp", "is a folder"), (__file__, "is not executable")],
 )  # fmt: skip
-def test_a_command_that_there_is_not_is_refused(word: str, why: str):
+def test_command_that_cannot_be_run_is_rejected(word: str, why: str):
     command = (word,)
     with pytest.raises(GradwireError, match=f"cannot be run: {why}"):
         made(command)
 
 
-def test_jobs_and_what_a_testbed_cannot_change_are_refused():
+def test_jobs_and_unsupported_faults_are_rejected_for_programs():
     job = {"name": "j", "workers": 2, "exchange": {"kind": "ring"}, "trace": "resnet20"}
     fault = [{"kind": "link_degraded", "between": ["h0", "s0"], "rate": "1Mbps", "at": "1ms"},
              {"kind": "host_slow", "host": "h0", "factor": 2.0, "at": "1ms"},
@@ -187,14 +187,14 @@ def test_jobs_and_what_a_testbed_cannot_change_are_refused():
         check_scenario(scenario_of())  # nothing to emulate
 
 
-def test_what_is_said_of_programs_changes_no_digest():
+def test_exec_table_does_not_change_the_scenario_digest():
     assert scenario_of(exec={"ecn": True}).digest() == scenario_of().digest()
 
 
 # marks
 
 
-def test_mark_writes_a_line_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_mark_appends_json_lines_to_the_marks_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     gradwire.mark(1)  # nobody wants to know
     monkeypatch.setenv("GRADWIRE_MARKS", str(tmp_path / "0"))
     monkeypatch.setenv("RANK", "5")
@@ -211,7 +211,7 @@ def test_mark_writes_a_line_where_it_is_told_to(tmp_path: Path, monkeypatch: pyt
     gradwire.mark(4)  # a run is worth more
 
 
-def test_mark_needs_nothing_else():
+def test_mark_imports_no_heavy_packages():
     code = (
         "import sys, gradwire; gradwire.mark(0); print([m for m in ('numpy', 'pydantic', 'torch') if m in sys.modules])"
     )
@@ -225,7 +225,7 @@ def marks_file(left: Path, rank: int, *entries: object) -> None:
     (left / rank_environment.MARKS / str(rank)).write_text("\n".join(lines) + "\n")
 
 
-def test_iterations_lie_between_marks(tmp_path: Path):
+def test_iterations_span_consecutive_marks(tmp_path: Path):
     marks_file(tmp_path, 0, {"time_ns": 1100}, {"time_ns": 1250, "step": 7}, "no mark", {"step": 8},
                {"time_ns": 1400, "step": 9, "computed_ns": 30, "loss": 2.5})  # fmt: skip
     marks_file(tmp_path, 1, {"time_ns": 1000, "rank": 2}, {"time_ns": 1001, "rank": 2})  # without a number, another's
@@ -245,7 +245,7 @@ def test_iterations_lie_between_marks(tmp_path: Path):
     assert written[2] == {"rank": "0", "step": "9", "time_s": "0.000000400", "computed_ns": "30", "loss": "2.5"}
 
 
-def test_the_first_rank_that_failed_by_itself_is_named_first():
+def test_failures_list_ranks_that_failed_unprompted_by_end_time():
     ranks = [
         {"rank": 0, "host": "h0", "status": -15, "ended_ps": 900, "made_to_end": True},
         {"rank": 1, "host": "h1", "status": -11, "ended_ps": 500, "made_to_end": False},
@@ -266,12 +266,12 @@ def test_the_first_rank_that_failed_by_itself_is_named_first():
         (("--clock", "sundial", "--", "true"), "unknown clock 'sundial'"),
     ],
 )
-def test_bad_input_is_one_message(arguments: tuple[str, ...], words: str):
+def test_invalid_exec_arguments_yield_one_error_message(arguments: tuple[str, ...], words: str):
     done = CliRunner().invoke(app, ["exec", "four-hosts", *arguments])
     assert done.exit_code == 2 and words in done.stderr and done.stderr.count("gradwire: ") == 1
 
 
-def test_a_trace_without_its_use_and_a_use_without_trace_are_refused():
+def test_exec_trace_and_compute_trace_require_each_other():
     for asked, table, path in (
         ({"compute": "trace"}, {}, "exec.trace"),
         ({"trace": "resnet20"}, {}, "--trace"),
@@ -287,7 +287,7 @@ def test_a_trace_without_its_use_and_a_use_without_trace_are_refused():
         scenario_of(exec={"trace": "resnet20"})
 
 
-def test_computing_of_a_trace_comes_with_its_times_and_says_so():
+def test_compute_trace_provides_and_reports_recorded_times():
     programs = made(asked={"trace": "resnet50-v100"}, exec={"compute": "trace", "compute_scale": 2.0})
     assert programs.trace == "resnet50-v100"
     assert json.loads(programs.times)["layers"]
@@ -302,7 +302,7 @@ def test_computing_of_a_trace_comes_with_its_times_and_says_so():
     assert said == "computing takes 2 times the times recorded in the trace 'resnet50-v100'"
 
 
-def test_the_scale_of_computing_goes_with_what_the_command_line_asks_for():
+def test_compute_scale_applies_to_compute_mode_of_the_command_line():
     asked = {"compute": "trace", "trace": "resnet50-v100"}
     programs = made(asked=asked, exec={"compute_scale": 50.0})
     assert (programs.compute, programs.scale) == ("trace", 50.0)
@@ -313,8 +313,8 @@ def test_the_scale_of_computing_goes_with_what_the_command_line_asks_for():
     ]
 
 
-def test_a_result_has_what_was_asked_for_and_the_trace():
-    """As the scenario that does the same by itself."""
+def test_scenario_in_the_result_reproduces_the_request():
+    """Running the written scenario gives the same programs and trace."""
     trace, folder = load_trace("resnet50-v100"), str(BUNDLED / "resnet50-v100")
     asked = {"hosts": ("h2", "h0"), "compute": "trace", "trace": folder}
     scenario = scenario_of(exec={"compute_scale": 2.0, "grace": "1s"})
@@ -329,7 +329,7 @@ def test_a_result_has_what_was_asked_for_and_the_trace():
     assert none.exec is not None and none.exec.trace is None and "trace" not in none.exec.model_fields_set
 
 
-def test_what_programs_have_of_the_traffic_beside_them_is_said():
+def test_side_effects_of_traffic_on_programs_are_reported():
     traffic = {"kind": "incast", "name": "in", "fan_in": 2, "size": "5kB", "transport": {"kind": "cubic", "ecn": True}}
 
     def said(**more: object) -> list[str]:
@@ -350,14 +350,14 @@ def test_what_programs_have_of_the_traffic_beside_them_is_said():
     assert tcp.endswith("at their hosts: an initial window of 10 packets")
 
 
-def test_tags_that_the_kernel_does_not_write_are_said():
+def test_untagged_packets_of_kernel_tcp_are_reported():
     said = {each.policy_name: untagged_job_notes(each) for each in load_scenario("testbed-wall").variants()}
     assert said["cubic"] == said["dlcp"] == []
     (line,) = untagged_job_notes(load_scenario("testbed-wall", policy="cubic", set=["job.tagging.magnitude=true"]))
     assert "packets of resnet20 are not tagged" in line and "(cubic)" in line
 
 
-def test_a_transport_that_carries_nothing_is_refused():
+def test_transport_without_traffic_is_rejected_for_programs():
     with pytest.raises(ScenarioError) as caught:
         check_scenario(scenario_of(transport="dctcp"), programs=True)
     assert [mistake.path for mistake in caught.value.mistakes] == ["transport"]
@@ -366,8 +366,8 @@ def test_a_transport_that_carries_nothing_is_refused():
     check_scenario(scenario_of(), programs=True)
 
 
-def test_computing_on_the_wall_clock_takes_what_it_takes():
-    """Asked for on the command line it is refused; what a scenario has for the other clock is said."""
+def test_compute_modes_require_the_virtual_clock():
+    """A command-line option is rejected on the wall clock; a scenario setting is reported as a departure."""
     for asked, option in (
         ({"trace": "resnet20", "compute": "trace"}, "--trace"),
         ({"compute": "measured"}, "--compute"),
@@ -382,7 +382,7 @@ def test_computing_on_the_wall_clock_takes_what_it_takes():
     assert said == 'computing takes real time: compute = "measured" is for the virtual clock'
 
 
-def test_passes_of_a_paced_model_end_where_its_marks_say():
+def test_forward_and_backward_times_are_read_from_marks():
     marks = [{"rank": 0, "step": None, "time_ns": 1000},
              {"rank": 0, "step": 0, "time_ns": 9000, "computed_ns": 5000, "forward_ns": 2000, "backward_ns": 6000}]  # fmt: skip
     table = outcome.iterations(marks, "x")

@@ -46,12 +46,12 @@ def plan() -> TestbedPlan:
     return make_plan(scenario, resolve(scenario), clock="wall", switch="none")
 
 
-def test_addresses_go_by_name(plan):
+def test_addresses_are_matched_by_host_name(plan):
     found = machines.plan_for(plan, HOSTS)
     assert found.options["addresses"] == {0: "192.0.2.10", 1: "192.0.2.11", 2: "192.0.2.12"}
 
 
-def test_traces_are_sent_along(plan, tmp_path):
+def test_trace_files_are_sent_to_real_machines(plan, tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for number, folder in enumerate(folders):
         folder.mkdir()
@@ -64,7 +64,7 @@ def test_traces_are_sent_along(plan, tmp_path):
     assert found == [bytes([0, 10, 0, 255]), bytes([1, 10, 0, 255])]
 
 
-def test_a_folder_of_any_name_is_gone_to(tmp_path, monkeypatch):
+def test_remote_command_quotes_the_working_directory(tmp_path, monkeypatch):
     folder = tmp_path / "it's; here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -92,7 +92,7 @@ def controller(monkeypatch):
     return Stand
 
 
-def test_the_limit_ends_a_run_and_keeps_what_was_seen(plan, controller):
+def test_time_limit_ends_a_run_with_partial_reports(plan, controller):
     def does(it):
         patience = time.monotonic() + 20
         while time.monotonic() < patience:
@@ -103,7 +103,7 @@ def test_the_limit_ends_a_run_and_keeps_what_was_seen(plan, controller):
     assert raw.reports.ended_by == "max_wall" and raw.reports.received[0] == 77
 
 
-def test_an_interrupt_ends_a_run_and_keeps_what_was_seen(plan, controller):
+def test_interrupt_ends_a_run_with_partial_reports(plan, controller):
     def does(it):
         assert it.check() == ()
         raise KeyboardInterrupt
@@ -113,7 +113,7 @@ def test_an_interrupt_ends_a_run_and_keeps_what_was_seen(plan, controller):
     assert raw.reports.ended_by == "interrupt" and raw.reports.received[0] == 77
 
 
-def test_a_failure_is_passed_on(plan, controller):
+def test_agent_failure_propagates(plan, controller):
     def does(it):
         raise TestbedError("was killed by signal 9", "agent of h2", usage=False)
 
@@ -122,7 +122,7 @@ def test_a_failure_is_passed_on(plan, controller):
         machines.run_on_machines(plan, HOSTS)
 
 
-def test_problems_make_a_run_invalid_and_progress_is_told(plan, controller):
+def test_problems_become_complaints_and_progress_is_reported(plan, controller):
     def does(it):
         it.reports.problems.append("host 1: 3 datagrams lost")
         it.progress(2, 6)
@@ -134,7 +134,7 @@ def test_problems_make_a_run_invalid_and_progress_is_told(plan, controller):
     assert heard == [{"state": "running", "delivered": 2, "messages": 6}]
 
 
-def test_every_host_is_started_by_its_own_command(plan, controller, monkeypatch):
+def test_every_agent_is_started_through_ssh_to_its_machine(plan, controller, monkeypatch):
     started: list[str] = []
     monkeypatch.setattr(machines, "CommandLauncher", lambda command: command)
     controller.does = lambda it: started.extend(it.launcher(node)[-2] for node in range(3))
@@ -143,8 +143,8 @@ def test_every_host_is_started_by_its_own_command(plan, controller, monkeypatch)
 
 
 @pytest.mark.parametrize(("trip_ns", "told"), [(199_999, ""), (200_002, "0.10 ms"), (5_000_000, "2.50 ms")])
-def test_clocks_that_are_not_known_exactly_are_told(trip_ns, told):
-    """Half of the worst of the quickest round trips."""
+def test_notes_report_clock_uncertainty_above_threshold(trip_ns, told):
+    """The uncertainty is half of the largest minimum round trip."""
     reports = Reports.empty(1)
     reports.round_trips.update({0: 50_000, 1: trip_ns, 2: 60_000})
     first, *rest = machines.machine_notes(RawResults(reports))
@@ -152,7 +152,7 @@ def test_clocks_that_are_not_known_exactly_are_told(trip_ns, told):
     assert rest == ([f"the machines' clocks agree to within {told}"] if told else [])
 
 
-def test_the_limit_and_what_is_said_of_the_run_are_the_requests(monkeypatch):
+def test_time_limit_comes_from_the_request(monkeypatch):
     limits: list[float] = []
 
     def run_on_machines(plan, hosts, heard, limit_s):
@@ -167,8 +167,8 @@ def test_the_limit_and_what_is_said_of_the_run_are_the_requests(monkeypatch):
     assert limits == [7.5, LIMIT_S]
 
 
-def test_a_command_is_in_a_session_of_its_own(plan):
-    """Ctrl-C at a terminal is for us, and we end the agents in order."""
+def test_agent_command_runs_in_a_separate_session(plan):
+    """Ctrl-C at a terminal reaches only the controller, which ends the agents in order."""
     child = CommandLauncher(lambda node: ["sleep", "60"]).start(plan, 0, ())
     try:
         assert os.getsid(child.pid) == child.pid != os.getsid(0)
@@ -180,7 +180,7 @@ def test_a_command_is_in_a_session_of_its_own(plan):
     assert child.status() == -signal.SIGKILL
 
 
-def test_a_command_that_is_not_there_is_named(plan):
+def test_missing_agent_command_is_reported(plan):
     with pytest.raises(TestbedError, match=r"cannot start the agent of h1: No such file") as caught:
         CommandLauncher(lambda node: ["/nowhere/ssh", "node1"]).start(plan, 1, ())
     assert caught.value.where == "/nowhere/ssh node1"

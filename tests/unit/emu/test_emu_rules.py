@@ -102,8 +102,8 @@ class Both:
 @pytest.mark.parametrize("kind", [*(kind for kind in RUNNING if kind != "dlcp"), "nscc"])
 @pytest.mark.parametrize("packets", [1, 5, 33, 400])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
-    """DLCP, whose answers go over the side channel, has tests of its own (`test_emu_dlcp_rules`)."""
+def test_socket_endpoints_match_the_simulator_under_random_events(kind, packets, seed):
+    """DLCP, which answers over the side channel, is tested in `test_emu_dlcp_rules`."""
     rng = random.Random(f"{kind} {packets} {seed}")
     loss, marks = rng.choice([0.0, 0.05, 0.3]), rng.choice([0.0, 0.2])
     lossy = kind in ("ltp", "constant_rate")
@@ -146,7 +146,7 @@ def test_a_course_of_events_has_the_same_consequences(kind, packets, seed):
     assert here is None or (len(here) == packets and int(here.sum()) * PAYLOAD == both.receiver.received_bytes)
 
 
-def test_what_runs_on_sockets_and_why_the_rest_does_not():
+def test_transports_unavailable_on_sockets_report_missing_features():
     assert {"dlcp", "ltp", "timely", "swift", "constant_rate"} == set(RUNNING)
     for kind in set(components("transport")) - set(available_transports()):
         assert missing_features(transport(kind)), kind
@@ -154,8 +154,8 @@ def test_what_runs_on_sockets_and_why_the_rest_does_not():
     assert "PFC" in missing_features(transport("dcqcn"))[0] and "headers" in missing_features(transport("ndp"))[0]
 
 
-def test_packets_are_as_long_as_they_are_simulated():
-    """Swift's have the headers of TCP: zeros stand in for what our own header is shorter."""
+def test_packet_overhead_equals_the_simulator():
+    """Swift's packets have TCP headers, so zeros fill up gradwire's shorter header."""
     for kind, overhead in (("swift", TCP_OVERHEAD), ("timely", UDP_OVERHEAD), ("dlcp", UDP_OVERHEAD)):
         plan = transport_plan(transport(kind), None)
         assert (plan.overhead, plan.answer) == (overhead, transport_class(kind).control_bytes)
@@ -163,7 +163,7 @@ def test_packets_are_as_long_as_they_are_simulated():
         assert rules.fill == overhead - UDP_OVERHEAD
 
 
-def test_a_transport_of_ones_own_runs_as_it_stands():
+def test_user_defined_transport_runs_unchanged_on_sockets():
     plan = transport_plan(transport("constant_rate:ConstantRate", percent=50), EXAMPLES)
     owner = transport_class(plan.kind, plan.folder)
     row = MessageRow(0, 0, 0, 1, 4000, 0, 0.0, True, 0)

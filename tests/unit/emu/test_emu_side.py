@@ -94,8 +94,8 @@ def deaf(link):
     link.setsockopt(socket.SOL_SOCKET, 26, struct.pack("@HP", 1, ctypes.addressof(program)))  # SO_ATTACH_FILTER
 
 
-def test_connected_means_at_both_ends(pair):
-    """The kernel of the one that asks thinks so earlier, and the other end could not answer yet."""
+def test_side_channel_is_connected_only_after_both_ends_accept(pair):
+    """The kernel of the connecting host reports a connection earlier, when the other end cannot answer yet."""
     hosts, sides = pair
     sides[0].connect([1])
     assert not sides[0].connected()
@@ -113,7 +113,7 @@ def test_connected_means_at_both_ends(pair):
     assert classes == {dscp(0)}, "what only acknowledges does not wait behind data"
 
 
-def test_probes_go_one_way_and_answers_come_back(pair):
+def test_side_channel_carries_probes_and_answers(pair):
     hosts, sides = pair
     probed, answered = [], []
     sides[1].probed = lambda header, content: probed.append((header.kind, header.message, header.sequence))
@@ -130,8 +130,8 @@ def test_probes_go_one_way_and_answers_come_back(pair):
     assert acknowledgements[0] in (0, 1) and acknowledgements[1] in (0, 1)
 
 
-def test_a_connection_that_repeats_holds_nothing_else_up(pair):
-    """All that waits behind a lost segment of a stream waits with it, longer from one try to the next."""
+def test_retransmitting_connection_does_not_delay_other_probes(pair):
+    """All data behind a lost segment of a stream waits, and the waits double."""
     hosts, sides = pair
     probed = []
     sides[1].probed = lambda header, content: probed.append(header.message)
@@ -152,7 +152,7 @@ def test_a_connection_that_repeats_holds_nothing_else_up(pair):
     assert probed == [8]
 
 
-def test_what_was_before_the_run_takes_no_time_in_it(pair):
+def test_bytes_sent_before_the_run_are_not_charged_to_the_link(pair):
     hosts, sides = pair
     sides[0].connect([1])
     for host in (*hosts, hosts[0]):
@@ -163,8 +163,8 @@ def test_what_was_before_the_run_takes_no_time_in_it(pair):
     assert sides[0].probe(MESSAGE, 5) == 66 + 16, "and nothing of before"
 
 
-def test_the_kernel_is_not_asked_about_connections_that_are_idle(pair):
-    """A call for every connection and Probe made the timers of hosts that share two processors late."""
+def test_idle_connections_cause_no_kernel_queries(pair):
+    """One system call per connection and Probe delayed the timers of hosts that share two processors."""
     hosts, sides = pair
     sides[1].probed = lambda header, content: None
     greet(hosts, sides)
@@ -176,7 +176,7 @@ def test_the_kernel_is_not_asked_about_connections_that_are_idle(pair):
     assert len(calls) <= 10, "the one that the Probe before went over"
 
 
-def test_acknowledgements_take_their_time_on_the_line(pair):
+def test_tcp_acknowledgements_are_charged_to_the_link(pair):
     hosts, sides = pair
     sides[1].probed = lambda header, content: None
     greet(hosts, sides)
@@ -186,7 +186,7 @@ def test_acknowledgements_take_their_time_on_the_line(pair):
     assert sides[1].nic.bytes in [66 * count for count in range(1, 5)]
 
 
-def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
+def test_kernel_retransmissions_are_charged_to_the_link(pair):
     hosts, sides = pair
     greet(hosts, sides)
     for each in sides[1]._from["127.77.0.1"]:
@@ -198,7 +198,7 @@ def test_what_the_kernel_sends_again_takes_its_time_on_the_line(pair):
     assert sides[0].nic.bytes == 0, "its caller says so"
 
 
-def test_carriers_begin_with_a_free_line_and_without_debts():
+def test_carriers_reset_nic_and_side_channel_at_the_start():
     calls = []
     parts = SimpleNamespace(clock="wall")
     constant, dlcp = (

@@ -66,7 +66,7 @@ def pair():
     made.close()
 
 
-def test_every_packet_has_its_own_tos_and_content(pair):
+def test_each_packet_of_a_batch_has_its_own_tos_and_content(pair):
     for tos in range(256):
         pair.add(tos, (tos, 2, 3, 4, 5), bytes([tos]) * (tos * 5))
     found = pair.take()
@@ -74,12 +74,12 @@ def test_every_packet_has_its_own_tos_and_content(pair):
     assert [data for _, data in found] == [HEADER.pack(t, 2, 3, 4, 5) + bytes([t]) * (t * 5) for t in range(256)]
 
 
-def test_fill_makes_smallest_frames(pair):
+def test_fill_pads_packets_with_zeros(pair):
     pair.add(0xE2, (7, 0, 0, 1, 9), fill=2)
     assert pair.take() == [(0xE2, HEADER.pack(7, 0, 0, 1, 9) + bytes(2))]
 
 
-def test_more_than_a_call_takes(pair):
+def test_batch_larger_than_one_system_call_arrives_in_order(pair):
     content = np.arange(100, dtype=np.uint8)
     for number in range(1000):
         pair.sender.add(
@@ -91,7 +91,7 @@ def test_more_than_a_call_takes(pair):
     assert {data[16:] for _, data in found} == {content.tobytes()}
 
 
-def test_several_sockets_in_one_flush(pair):
+def test_one_flush_sends_over_several_sockets(pair):
     other = open_datagrams(HOST, 0)
     for number in range(10):
         file = (pair.here, other)[number // 2 % 2].fileno()
@@ -101,7 +101,7 @@ def test_several_sockets_in_one_flush(pair):
     other.close()
 
 
-def test_answers_go_to_where_packets_came_from(pair):
+def test_answers_are_sent_to_the_source_of_a_packet(pair):
     pair.add(0, (1, 0, 0, 0, 0))
     assert pair.receiver.receive(pair.there.fileno()) == 1
     pair.sender.add(pair.there.fileno(), pair.receiver.name(0), 8, (2, 0, 0, 0, 0))
@@ -109,18 +109,18 @@ def test_answers_go_to_where_packets_came_from(pair):
     assert pair.here.recv(100) == HEADER.pack(2, 0, 0, 0, 0)
 
 
-def test_lengths_and_controls_of_one_batch_do_not_leak_into_the_next(pair):
+def test_batches_do_not_reuse_lengths_or_tos_of_earlier_ones(pair):
     pair.add(0xFC, (1, 0, 0, 0, 0), bytes(1000))
     pair.take()
     pair.add(0x04, (1, 0, 0, 0, 0))
     assert pair.take() == [(0x04, HEADER.pack(1, 0, 0, 0, 0))]
 
 
-def test_nothing_there_is_nothing(pair):
+def test_receive_returns_zero_on_an_empty_socket(pair):
     assert pair.receiver.receive(pair.there.fileno()) == 0
 
 
-def test_what_the_kernel_throws_away_is_counted():
+def test_receive_buffer_overflows_are_counted():
     made = Pair()
     made.there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     for _ in range(200):
@@ -130,8 +130,8 @@ def test_what_the_kernel_throws_away_is_counted():
     made.close()
 
 
-def test_a_socket_that_stays_full_is_an_error_after_a_while():
-    """A pair of sockets that nobody reads; what is sent over it needs no name."""
+def test_flush_fails_if_a_socket_stays_full():
+    """No process reads the peer of this socket pair, and its packets need no address."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     sender = Sender(wait_ms=50)
     with pytest.raises(OSError, match="stayed full") as caught:
@@ -146,7 +146,7 @@ def test_a_socket_that_stays_full_is_an_error_after_a_while():
     there.close()
 
 
-def test_what_the_kernel_refuses_is_an_error_of_its_own(pair):
+def test_failed_system_calls_raise_oserror_and_later_packets_are_sent(pair):
     pair.sender.add(-1, int(pair.name.ctypes.data), 0, (1, 0, 0, 0, 0))
     with pytest.raises(OSError, match="sendmmsg: Bad file descriptor"):
         pair.sender.flush()
@@ -156,12 +156,12 @@ def test_what_the_kernel_refuses_is_an_error_of_its_own(pair):
     assert pair.take() == [(4, HEADER.pack(7, 0, 0, 0, 0))]
 
 
-def test_a_port_that_is_taken_is_one_line(pair):
+def test_occupied_udp_port_is_reported(pair):
     with pytest.raises(TestbedError, match=r"cannot bind UDP port \d+ of 127\.0\.0\.1: Address already in use"):
         open_datagrams(HOST, pair.there.getsockname()[1])
 
 
-def test_address_of_bytes():
+def test_address_of_returns_the_address_of_a_buffer():
     data = bytearray(b"abc")
     assert address_of(memoryview(b"")) == 0
     at = address_of(memoryview(data))

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from soak.agents import cases
 
 
-def test_whatever_comes_is_right_or_refused():
+def test_fuzzed_input_is_decoded_correctly_or_rejected():
     outcomes = {call() for _, call in islice(cases(1), 500)}
     assert outcomes == {"ok", "refused"}
 
 
-def test_a_case_can_be_made_again_from_its_label():
+def test_fuzz_cases_are_reproducible_from_the_seed():
     first, again = ([label for label, _ in islice(cases(5), 30)] for _ in range(2))
     assert first == again and len(set(first)) == 30
 
@@ -37,7 +37,7 @@ class Evil:
         return os.system, ("touch /tmp/gradwire-ran",)
 
 
-def test_nothing_that_is_sent_runs():
+def test_decoder_never_executes_pickled_code():
     for data in (pickle.dumps(("opened", Evil())), MAGIC + pickle.dumps(Evil())):
         with pytest.raises(ForeignDataError):
             list(Decoder().feed(data + bytes(100)))
@@ -46,7 +46,7 @@ def test_nothing_that_is_sent_runs():
     assert not Path("/tmp/gradwire-ran").exists()
 
 
-def test_only_what_agents_tell_of_comes_from_them():
+def test_decoder_rejects_records_that_agents_never_send():
     from gradwire.emu.planning.plan import Queues
 
     data = encode(("opened", Queues(8, 1, None, False)))
@@ -56,7 +56,7 @@ def test_only_what_agents_tell_of_comes_from_them():
 
 
 @pytest.mark.parametrize("dtype", ["?", "<i8", "<u4", "<f4", "<f8", "<i2"])
-def test_arrays_come_as_they_are(dtype):
+def test_arrays_survive_encoding_unchanged(dtype):
     value = np.arange(6, dtype=np.int64).reshape(2, 3).astype(dtype)
     ((_, found),) = Decoder().feed(encode(("x", value)))
     assert found.dtype == value.dtype and found.flags.writeable and (found == value).all()
@@ -72,8 +72,8 @@ def test_arrays_come_as_they_are(dtype):
         (f"printf '{MAGIC.decode()}\\000\\007'; head -c 30 /dev/zero; sleep 20", "version 7"),
     ],
 )
-def test_a_command_that_is_no_agent_is_named_at_once(says, words):
-    """Not after a minute of silence: a login's banner comes before anything else."""
+def test_command_that_is_not_an_agent_is_rejected_immediately(says, words):
+    """The error comes without a timeout, since a login banner precedes all other output."""
     from emu_agents_cases import plan_of
 
     plan = plan_of([{"src": 0, "dst": 1, "nbytes": 1}])
@@ -87,9 +87,9 @@ def test_a_command_that_is_no_agent_is_named_at_once(says, words):
 
 
 @pytest.mark.parametrize("transport", ["dlcp", "tcp_newreno"])
-def test_strangers_do_not_end_a_run(transport):
-    """Somebody asks for a page at both ports, sends half a word, says nothing, and sends datagrams that are too short, of
-    no message, and of one that is under way but not from him."""
+def test_foreign_connections_and_datagrams_do_not_end_a_run(transport):
+    """A foreign process connects to both ports and sends an HTTP request, partial data and nothing. Its datagrams are
+    too short, of an unknown message, or of an active message from another host."""
     needs_namespaces()
     sends = [{"src": 0, "dst": 1, "nbytes": 400_000}]
     found = inside("knocked", sends=sends, transport=transport, rate=20 * MBPS)

@@ -29,7 +29,7 @@ def sleeper():
     made.wait()
 
 
-def test_a_noted_interrupt_ends_the_program(sleeper):
+def test_deferred_interrupt_ends_the_program(sleeper):
     asked: list[str] = []
     ctrl_c = DeferredInterrupt()
 
@@ -45,15 +45,15 @@ def test_a_noted_interrupt_ends_the_program(sleeper):
     assert time.monotonic() - began < 20
 
 
-def test_a_noted_interrupt_of_what_cannot_be_asked(sleeper):
+def test_deferred_interrupt_raises_if_the_program_cannot_be_asked_to_end(sleeper):
     ctrl_c = DeferredInterrupt()
     ctrl_c.is_requested = True
     with pytest.raises(KeyboardInterrupt):
         wait(sleeper, 50, 20, None, "here", ctrl_c)
 
 
-def test_a_signal_is_noted_and_raised_where_it_is_looked_for(sleeper):
-    """The first one does not raise by itself: it would be lost in a callback, while a process is forked for one."""
+def test_sigint_is_deferred_and_raised_while_waiting(sleeper):
+    """The first SIGINT does not raise immediately, because a callback during a fork would lose it."""
     with DeferredInterrupt() as ctrl_c:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
@@ -61,21 +61,21 @@ def test_a_signal_is_noted_and_raised_where_it_is_looked_for(sleeper):
             wait(sleeper, 50, 20, lambda why: False, "here", ctrl_c)
 
 
-def test_the_limit(sleeper):
+def test_wait_raises_at_the_time_limit(sleeper):
     asked: list[str] = []
     with pytest.raises(TestbedError, match=r"limit of 0.8 s exceeded"):
         wait(sleeper, 0.8, 1, lambda why: bool(asked.append(why)), "here", DeferredInterrupt())
     assert asked == ["max_wall"]
 
 
-def test_a_program_that_ends(sleeper):
+def test_wait_returns_when_the_program_ends(sleeper):
     sleeper.terminate()
     wait(sleeper, 50, 20, None, "here", DeferredInterrupt())
     assert sleeper.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("why", ["interrupt", "max_wall"])
-def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
+def test_program_that_ignores_an_end_request_is_a_failure(sleeper, why):
     ctrl_c = DeferredInterrupt()
     ctrl_c.is_requested = why == "interrupt"
     with pytest.raises(KeyboardInterrupt if ctrl_c.is_requested else TestbedError):
@@ -83,14 +83,14 @@ def test_what_was_asked_and_does_not_end_is_a_failure(sleeper, why):
     assert sleeper.poll() is None
 
 
-def test_what_is_not_worth_waiting_for_is_not_waited_for(sleeper):
+def test_wait_fails_at_once_if_the_end_request_is_declined(sleeper):
     began = time.monotonic()
     with pytest.raises(TestbedError, match="exceeded"):
         wait(sleeper, 0.1, 50, lambda why: False, "here", DeferredInterrupt())
     assert time.monotonic() - began < 25
 
 
-def test_a_second_ctrl_c_is_raised_at_once():
+def test_second_ctrl_c_raises_immediately():
     with DeferredInterrupt() as ctrl_c:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
@@ -104,7 +104,7 @@ def test_a_second_ctrl_c_is_raised_at_once():
             ctrl_c.check()
 
 
-def test_a_request_that_nobody_has_checked_is_raised_when_the_context_is_left():
+def test_unchecked_interrupt_is_raised_when_the_outermost_context_exits():
     done = []
     time.sleep(REPEAT_S)  # after what another test has sent
     with pytest.raises(KeyboardInterrupt), DeferredInterrupt():
@@ -116,8 +116,8 @@ def test_a_request_that_nobody_has_checked_is_raised_when_the_context_is_left():
     assert done == ["inner", "outer"]
 
 
-def test_machines_side_by_side_have_processors_of_their_own(monkeypatch):
-    """As long as there are enough; given back whatever happens."""
+def test_concurrent_virtual_machines_use_separate_processors(monkeypatch):
+    """Processors are shared if there are too few, and released after an exception."""
     mine = {10 * os.getpid(), 10 * os.getpid() + 1}  # that nobody else asks for
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: mine)
     with virtual_machine._processor() as one, virtual_machine._processor() as other:
@@ -132,7 +132,7 @@ def test_machines_side_by_side_have_processors_of_their_own(monkeypatch):
 
 
 @needs("uml")
-def test_what_a_machine_says_last_is_kept():
+def test_last_output_lines_of_a_virtual_machine_are_recorded():
     words: list[str] = []
     heard: list[str] = []
     command = ["/bin/sh", "-c", f"echo '{PREFIX}news'; echo trouble; exit 3"]
@@ -150,9 +150,9 @@ kill -9 $$
 
 
 @needs("uml")
-def test_what_a_machine_gives_its_program(tmp_path, monkeypatch):
-    """A loopback device, room, the folder, the environment that is told and no more, no signal ignored; and that it ended
-    by a signal is told as shells do."""
+def test_virtual_machine_provides_a_clean_environment(tmp_path, monkeypatch):
+    """The program has a loopback device, large limits, its folder, only the given environment and no ignored signals.
+    A signal yields the exit status of shells."""
     monkeypatch.chdir(tmp_path)
     heard: list[str] = []
     command = ["/bin/sh", "-c", INSIDE.replace("PREFIX", PREFIX)]
@@ -164,21 +164,21 @@ def test_what_a_machine_gives_its_program(tmp_path, monkeypatch):
 
 @needs("uml")
 @pytest.mark.parametrize("command", [["no-such-program"], ["/etc/hostname"]])
-def test_a_program_that_cannot_be_started_is_named(command):
+def test_program_that_cannot_start_exits_with_127_and_its_name(command):
     words: list[str] = []
     assert run_inside(command, seed=1, limit_s=60, words=words) == 127
     assert words[-1].startswith(f"{command[0]}: ")
 
 
 @needs("uml")
-def test_a_machine_that_prints_for_ever_is_ended(monkeypatch):
+def test_virtual_machine_is_killed_at_the_output_limit(monkeypatch):
     monkeypatch.setattr(virtual_machine, "MAX_OUTPUT", 1 << 20)
     with pytest.raises(TestbedError, match=r"ended early: .*killed after 1 MB of output"):
         run_inside(["/bin/sh", "-c", "while echo nonsense; do :; done"], seed=1, limit_s=60)
 
 
-def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
-    """It has left everything that it leaves."""
+def test_wait_returns_once_the_final_file_is_settled(tmp_path):
+    """The process still runs, but its results are complete."""
     left = tmp_path / "left"
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
@@ -192,7 +192,7 @@ def test_a_process_that_cannot_end_is_not_waited_for(tmp_path):
             process.kill()
 
 
-def test_programs_have_a_minute_more_for_every_rank_to_start(monkeypatch, tmp_path):
+def test_stall_limit_grows_by_one_minute_per_rank(monkeypatch, tmp_path):
     given = {}
     monkeypatch.setattr(supervisor, "run_inside", lambda command, **options: given.update(options) or 0)
     programs = types.SimpleNamespace(memory_mb=77, ranks=[0] * 20)
@@ -206,7 +206,7 @@ def test_programs_have_a_minute_more_for_every_rank_to_start(monkeypatch, tmp_pa
     assert (given["still_s"], given["memory_mb"]) == (STILL_S + 20 * 60, 77)
 
 
-def test_a_run_that_is_begun_anew_says_so(capsys):
+def test_repeated_run_is_announced_on_stderr_unless_quiet(capsys):
     news = {"state": "again", "why": "the clock stood still"}
     execute._print_news(quiet=False)(news)
     assert capsys.readouterr().err == "repeating: the clock stood still\n"

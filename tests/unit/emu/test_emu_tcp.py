@@ -29,7 +29,7 @@ def clean(found):
 @pytest.mark.parametrize(
     "kind, name", [("tcp_newreno", "reno"), ("cubic", "cubic"), ("dctcp", "dctcp"), ("bbr", "bbr")]
 )
-def test_byte_for_byte(kind, name, connections):
+def test_kernel_tcp_delivers_all_bytes_of_every_message(kind, name, connections):
     if name not in AVAILABLE:
         pytest.skip(f"this kernel has no {name}")
     sends = [
@@ -47,7 +47,7 @@ def test_byte_for_byte(kind, name, connections):
     assert sum(found["sent_packets"]) >= 231_875 // 1448
 
 
-def test_connections_carry_nothing_but_their_message_and_its_class(tmp_path: Path):
+def test_tcp_connections_carry_only_their_message_with_its_dscp(tmp_path: Path):
     pytest.importorskip("scapy", reason="scapy is not installed")
     from scapy.all import rdpcap
     from scapy.layers.inet import IP, TCP
@@ -69,8 +69,8 @@ def test_connections_carry_nothing_but_their_message_and_its_class(tmp_path: Pat
     assert answers[table.dscp(0)] == sum(answers.values()) - answers[0]  # but for the handshake
 
 
-def test_few_connections_are_opened_at_a_time(tmp_path: Path):
-    """So that they do not queue up, and the run does not begin with what that has made of their time-outs."""
+def test_at_most_four_connections_are_opened_concurrently(tmp_path: Path):
+    """Handshakes do not queue up, so their timeouts do not affect the run."""
     pytest.importorskip("scapy", reason="scapy is not installed")
     from scapy.all import rdpcap
     from scapy.layers.inet import IP, TCP
@@ -93,8 +93,8 @@ def test_few_connections_are_opened_at_a_time(tmp_path: Path):
     assert 1 < most <= 4
 
 
-def test_losses_are_repaired_and_counted():
-    """The buffer before the receiver is too small for two."""
+def test_tcp_retransmissions_are_counted():
+    """The buffer at the receiver's port is too small for two senders."""
     sends = [{"src": s, "dst": 0, "nbytes": 300_000} for s in (1, 2)]
     found = inside("play", sends=sends, hosts=3, transport="tcp_newreno", rate=RATE, limit=12_000)
     clean(found)
@@ -103,7 +103,7 @@ def test_losses_are_repaired_and_counted():
         assert sent - again >= -(-300_000 // 1448)
 
 
-def test_more_messages_than_are_opened_ahead():
+def test_messages_beyond_the_preopened_connections_arrive():
     sends = [{"src": 0, "dst": 1, "nbytes": 1000 + i, "at_ns": i * MS // 4} for i in range(40)]
     found = inside("many_connections", sends=sends, rate=RATE)
     clean(found)
@@ -111,15 +111,15 @@ def test_more_messages_than_are_opened_ahead():
     assert found["open"] <= 30  # about a dozen before the first
 
 
-def test_what_the_kernel_lacks_is_named():
+def test_unavailable_congestion_control_is_reported():
     if "dctcp" in AVAILABLE:
         pytest.skip("this kernel has DCTCP")
     found = inside("play", sends=[{"src": 0, "dst": 1, "nbytes": 10}], transport="dctcp", rate=RATE)
     assert found["error"] == "congestion control not available on this kernel: 'dctcp' (transport.kind)"
 
 
-def test_urgent_message_overtakes_a_long_one():
-    """Two megabytes in the last class are under way when a small one in the first class is ready."""
+def test_high_priority_message_overtakes_a_long_one():
+    """One megabyte in the last class is in progress when 20 kB in the first class start."""
     sends = [
         {"src": 0, "dst": 1, "nbytes": 1_000_000, "priority": 7},
         {"src": 0, "dst": 1, "nbytes": 20_000, "at_ns": 20 * MS},

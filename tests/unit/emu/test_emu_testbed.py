@@ -69,14 +69,14 @@ def runs(monkeypatch):
     return emulate
 
 
-def test_a_disturbed_run_is_made_again_and_the_reasons_are_told(runs):
+def test_disturbed_run_is_repeated_and_reasons_are_reported(runs):
     outcomes = [outcome(False), outcome(), outcome()]
     found, made, heard = runs(outcomes, Request(clock="wall"))
     assert found is outcomes[1] and made == 2
     assert heard == [{"state": "again", "why": "it stood still; twice"}]
 
 
-def test_so_often_and_not_more(runs):
+def test_disturbed_runs_are_repeated_up_to_the_round_limit(runs):
     outcomes = [outcome(False) for _ in range(5)]
     for rounds in (1, 3):
         found, made, heard = runs(outcomes, Request(clock="wall", rounds=rounds))
@@ -84,15 +84,15 @@ def test_so_often_and_not_more(runs):
 
 
 @pytest.mark.parametrize("ended_by", ["max_wall", "duration", "interrupt"])
-def test_a_run_that_was_cut_is_not_made_again(runs, ended_by):
+def test_run_cut_short_is_not_repeated(runs, ended_by):
     assert runs([outcome(False, ended_by), outcome()], Request(clock="wall"))[1] == 1
 
 
-def test_nor_one_in_virtual_time_which_would_be_the_same(runs):
+def test_disturbed_virtual_time_run_is_not_repeated(runs):
     assert runs([outcome(False), outcome()], Request(clock="virtual"))[1] == 1
 
 
-def test_but_one_whose_machine_stood_still_is_once(runs):
+def test_run_with_a_stopped_clock_is_repeated_once(runs):
     still = ClockStoppedError("the clock stood still", "virtual time")
     outcomes = [still, outcome()]
     found, made, heard = runs(outcomes, Request(clock="virtual"))
@@ -102,11 +102,11 @@ def test_but_one_whose_machine_stood_still_is_once(runs):
         runs([still, still, outcome()], Request(clock="virtual"))
 
 
-def test_nor_one_for_which_there_is_no_time(runs):
+def test_disturbed_run_is_not_repeated_beyond_the_time_limit(runs):
     assert runs([outcome(False), outcome()], Request(clock="wall", max_wall_s=1e-9))[1] == 1
 
 
-def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
+def test_ctrl_c_during_evaluation_raises_with_the_result(runs):
     outcomes = [outcome(False), outcome()]
     with pytest.raises(EmulationInterrupted) as caught:
         runs(outcomes, Request(clock="wall"), lambda ctrl_c: setattr(ctrl_c, "is_requested", True))
@@ -114,7 +114,7 @@ def test_a_ctrl_c_while_a_run_is_looked_through_is_not_lost(runs):
 
 
 @pytest.mark.parametrize("switch", ["bpf", "userspace"])
-def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
+def test_hosts_receive_the_send_ahead_of_the_backend(switch, monkeypatch):
     kernel = virtual_kernel()
     monkeypatch.setattr("gradwire.emu.planning.probe.probe", lambda: kernel)
     monkeypatch.setattr("gradwire.emu.switches.linux_network.bpf_switch.object_file", lambda: "port.o")
@@ -142,8 +142,8 @@ def test_hosts_are_told_how_far_ahead_to_send(switch, monkeypatch):
         ("virtual", [(0, 5)], object(), False),
     ],
 )
-def test_who_shares_the_card_with_the_kernels_tcp(clock, rows, programs, shared):
-    """`rows`: transport - 0 is over UDP, 1 the kernel's TCP - and source."""
+def test_hosts_share_the_nic_if_udp_and_kernel_tcp_both_send(clock, rows, programs, shared):
+    """`rows` holds pairs of transport (0 is UDP, 1 is kernel TCP) and source."""
     transports = [types.SimpleNamespace(by_kernel=kernel) for kernel in (False, True)]
     plan = types.SimpleNamespace(transports=transports, clock=clock, programs=programs)
     assert (
@@ -151,7 +151,7 @@ def test_who_shares_the_card_with_the_kernels_tcp(clock, rows, programs, shared)
     )
 
 
-def test_a_ctrl_c_that_ends_what_asks_the_kernel_is_no_lack_of_the_kernel(monkeypatch):
+def test_ctrl_c_during_the_probe_is_reported_as_interrupt(monkeypatch):
     def choose(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
@@ -174,13 +174,13 @@ def late(**seen: int) -> Reports:
     return reports
 
 
-def test_a_host_that_stood_still_is_named():
+def test_stalled_host_is_reported_with_its_lateness():
     plan = star(2)
     assert stalls(plan, late(timers=5, max_ns=STALL_NS, p99_ns=STALL_NS)) == []
     assert stalls(plan, late(timers=5, max_ns=STALL_NS + 10**5, p99_ns=0)) == ["h1: max timer lateness 10.1 ms"]
 
 
-def test_so_is_one_that_was_late_for_the_round_trip():
+def test_host_with_lateness_above_the_round_trip_is_reported():
     plan, limit = star(2), 2 * base_round_trip_ns(star(2))
     assert stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit)) == []
     (said,) = stalls(plan, late(timers=100, max_ns=limit + 1, p99_ns=limit + 1))
@@ -210,14 +210,14 @@ def leave(folder, ended_by: str) -> None:
     [("", "done", "done"), ("max_wall", "interrupt", "max_wall"), ("interrupt", "interrupt", "interrupt"),
      ("max_wall", "done", "done"), ("", "interrupt", "interrupt")],
 )  # fmt: skip
-def test_why_a_run_ended_is_known_outside(seen, tmp_path, asked, ended_by, found):
+def test_outcome_gives_the_reason_why_a_run_ended(seen, tmp_path, asked, ended_by, found):
     leave(tmp_path, ended_by)
     if asked:
         assert seen.request_end(asked) is False and (tmp_path / runner.STOP).exists()
     assert seen.outcome(0).reports.ended_by == found
 
 
-def test_an_error_counts_more_than_what_was_left(seen, tmp_path):
+def test_reported_error_takes_precedence_over_results(seen, tmp_path):
     leave(tmp_path, "interrupt")
     seen.report_progress(json.dumps({"error": TestbedError("no room", "/tmp", "room").args}))
     with pytest.raises(TestbedError, match="no room") as caught:
@@ -230,7 +230,7 @@ def test_an_error_counts_more_than_what_was_left(seen, tmp_path):
     assert not caught.value.usage and caught.value.exit_code == 1
 
 
-def test_a_runner_that_has_left_nothing(seen):
+def test_runner_without_results_is_reported_as_failed(seen):
     seen.words = ["ValueError: 1", "unshare: sigprocmask unblock failed: Interrupted"]
     with pytest.raises(
         TestbedError,
@@ -246,7 +246,7 @@ def test_a_runner_that_has_left_nothing(seen):
     assert stopped.value.result is None
 
 
-def test_only_a_runner_that_has_begun_is_worth_waiting_for(tmp_path):
+def test_end_request_is_accepted_only_once_the_run_has_started(tmp_path):
     told: list[Any] = []
     seen = supervisor.Runner(tmp_path, told.append)
     seen.report_progress("half a li")
@@ -264,7 +264,7 @@ class Unfit:
         raise OSError(28, "No space left on device")
 
 
-def test_what_a_runner_leaves_is_there_whole_or_not_at_all(tmp_path):
+def test_runner_writes_results_atomically(tmp_path):
     place = tmp_path / "raw.pickle"
     with pytest.raises(OSError, match="No space left"):
         runner.write_atomically(place, [bytes(1 << 20), Unfit()])
@@ -273,8 +273,8 @@ def test_what_a_runner_leaves_is_there_whole_or_not_at_all(tmp_path):
     assert pickle.loads(place.read_bytes()) == [1, 2] and list(tmp_path.iterdir()) == [place]
 
 
-def test_wrong_contents_are_a_failure(monkeypatch):
-    """Not a Result, whatever else was seen."""
+def test_wrong_message_contents_raise_an_error(monkeypatch):
+    """No Result is returned."""
     scenario = star_scenario(job=[], traffic=[{"kind": "all_to_all", "name": "all", "size": "1kB"}])
     resolved = resolve(scenario)
     plan = types.SimpleNamespace()
@@ -297,7 +297,7 @@ def test_wrong_contents_are_a_failure(monkeypatch):
         (ValueError("1"), 1, ("the runner failed: ValueError: 1", False)),
     ],
 )
-def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypatch, capsys, error, status, said):
+def test_runner_reports_error_and_distinguishes_usage_from_failure(tmp_path, monkeypatch, capsys, error, status, said):
     def fail(*arguments):
         raise error
 
@@ -311,7 +311,7 @@ def test_a_runner_says_what_went_wrong_and_whose_fault_it_is(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("every_ms", "told"), [(5.0, []), (5.4, []), (5.6, ["every 5.6 ms, not every 5 ms"])])
-def test_samples_that_were_taken_less_often_than_wanted_are_told(every_ms, told):
+def test_notes_report_a_sampling_interval_that_is_too_long(every_ms, told):
     plan = types.SimpleNamespace(sample_ps=5_000_000_000)
     raw = types.SimpleNamespace(samples=[(round(n * every_ms * 1e6), []) for n in range(1, 40)])
     lines = testbed.sampling_notes(plan, raw)

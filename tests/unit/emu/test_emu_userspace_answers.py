@@ -51,7 +51,7 @@ class Watched:
         return self.state.network.answers, self.state.network.answered_late_ns
 
 
-def test_an_answer_is_late_by_what_has_passed_since_its_packet_was_due():
+def test_answer_delay_counts_from_the_due_time_of_the_packet():
     watched = Watched()
     watched.given(1, 5, 0, 10 * MS)
     watched.sends(1, 5, 0, 10 * MS + 130 * US)
@@ -61,7 +61,7 @@ def test_an_answer_is_late_by_what_has_passed_since_its_packet_was_due():
     assert watched.seen == (2, 100_000)
 
 
-def test_one_packet_of_a_host_is_watched_at_a_time():
+def test_answer_delay_tracks_one_packet_per_host():
     watched = Watched()
     for number in range(3):
         watched.given(1, 5, number, (1 + number) * MS)
@@ -72,7 +72,7 @@ def test_one_packet_of_a_host_is_watched_at_a_time():
     assert watched.seen == (1, 5_000_000)
 
 
-def test_every_host_for_itself():
+def test_answer_delay_tracks_hosts_independently():
     watched = Watched()
     watched.given(1, 5, 0, 1 * MS)
     watched.given(2, 6, 0, 2 * MS)
@@ -84,7 +84,7 @@ def test_every_host_for_itself():
     assert watched.seen == (2, 3_000_000)
 
 
-def test_what_is_no_answer():
+def test_unrelated_packets_do_not_count_as_answers():
     watched = Watched()
     watched.given(1, 5, 0, 1 * MS, kind="probe")
     watched.sends(1, 5, 0, 2 * MS)
@@ -95,8 +95,8 @@ def test_what_is_no_answer():
     assert watched.seen == (0, 0)
 
 
-def test_a_packet_that_is_never_acknowledged_is_forgotten():
-    """The last packets of a message are not: it was complete before."""
+def test_tracked_packet_without_answer_expires():
+    """The last packets of a message are not acknowledged, because the message was complete before."""
     watched = Watched()
     watched.given(1, 5, 9, 1 * MS)
     watched.given(1, 6, 0, 1 * MS + answer_delay.FORGOTTEN_PS - 1)
@@ -111,7 +111,7 @@ def late_by(mean_ns: float, many: int = ANSWERS) -> Lateness:
     return Lateness(answers=many, answered_late_ns=round(mean_ns * many))
 
 
-def test_answers_are_judged_by_the_round_trip():
+def test_warning_if_mean_answer_delay_exceeds_share_of_base_round_trip():
     plan = star(2, options={"answers_late": 0.16})
     limit = 0.16 * base_round_trip_ns(plan)
     switch = UserspaceSwitch(plan)
@@ -126,7 +126,7 @@ def test_answers_are_judged_by_the_round_trip():
 
 
 @pytest.mark.parametrize("options", [{}, {"answers_late": None}, {"answers_late": 1.0}])
-def test_where_nobody_judges_them_they_are_told_of(options, monkeypatch):
+def test_answer_delay_without_a_limit_yields_a_note(options, monkeypatch):
     plan = star(2, options=options)
     switch = UserspaceSwitch(plan)
     switch._control = object()
@@ -138,8 +138,9 @@ def test_where_nobody_judges_them_they_are_told_of(options, monkeypatch):
     assert switch.notes() == []
 
 
-def test_packets_may_be_handed_over_early_and_then_go_together():
-    """Two senders' packets reach two hosts 40 us apart. The second goes with the first, however many it looks ahead."""
+def test_packets_within_the_early_window_are_delivered_together():
+    """Packets of two senders reach two hosts 40 us apart. Within the early window, the second is delivered with the
+    first."""
     due = 2 * FULL + 2 * US
 
     def handed(early: int, until: int) -> list[int]:
@@ -157,8 +158,8 @@ def test_packets_may_be_handed_over_early_and_then_go_together():
     assert handed(40 * US, due) == [due, due + 40 * US]
 
 
-def test_what_is_handed_over_early_does_not_hurry_switches():
-    """Marks and drops are made by the packets' own times."""
+def test_early_delivery_does_not_change_transmission_times():
+    """Marks and drops follow the packets' own times."""
     early, exact = Driven(star(3)), Driven(star(3))
     early.state.network.early = 100 * US
     arrivals = [(i * FULL // 2, i % 2, packet(2)) for i in range(40)]
@@ -167,7 +168,7 @@ def test_what_is_handed_over_early_does_not_hurry_switches():
 
 
 @pytest.mark.parametrize(("clock", "early"), [("wall", 30 * US), ("virtual", 0)])
-def test_only_the_wall_clock_needs_that(clock, early):
+def test_early_delivery_applies_only_to_the_wall_clock(clock, early):
     parent, control = socket.socketpair()
     switch = _Switch(star(2, latency=30 * US, clock=clock), [], control)
     assert switch.fabric.state.network.early == early
@@ -176,6 +177,6 @@ def test_only_the_wall_clock_needs_that(clock, early):
     control.close()
 
 
-def test_never_before_the_last_bit_is_on_the_cable():
+def test_early_delivery_is_limited_by_the_cable_latency():
     assert early_ps(star(2, latency=30 * US)) == 30 * US
     assert early_ps(star(2, latency=3 * MS)) == EARLY_PS

@@ -20,7 +20,7 @@ def starts(fabric, port):
     return [(start, each) for start, number, each, _, _ in fabric.log if number == port]
 
 
-def test_store_and_forward_to_the_picosecond():
+def test_store_and_forward_times_are_exact_to_the_picosecond():
     fabric = Driven(star(2))
     first, second = packet(1), packet(1, 60)
     reached = fabric.feed((7, 0, first), (7, 0, second))
@@ -37,7 +37,7 @@ def test_transmission_times_are_rounded_up():
     assert reached[0][0] == 2 * (68_571_429 + US)  # 480 bits / 7 Mbps = 68571428.57 ps
 
 
-def test_a_slow_link_behind_a_fast_one_makes_a_queue():
+def test_slow_link_behind_a_fast_one_builds_a_queue():
     fabric = Driven(star(2, rates={3: 50 * MBPS}))
     fabric.feed(*((0, 0, packet(1)) for _ in range(4)))
     assert [start for start, _ in starts(fabric, 3)] == [FULL + US + i * 2 * FULL for i in range(4)]
@@ -45,14 +45,14 @@ def test_a_slow_link_behind_a_fast_one_makes_a_queue():
     assert fabric.port(3).peak_queue_bytes == 3000
 
 
-def test_strict_priority_and_first_come_within_a_class():
+def test_strict_priority_with_fifo_order_within_a_class():
     fabric = Driven(star(2))
     each = {n: packet(1, priority=p) for n, p in enumerate((7, 5, 3, 0, 3, 5))}
     fabric.feed(*((0, 0, each[n]) for n in range(6)))
     assert [e for _, e in starts(fabric, 0)] == [each[n] for n in (0, 3, 2, 4, 1, 5)]
 
 
-def test_a_higher_class_goes_first_from_the_next_transmission_on():
+def test_higher_priority_is_served_from_the_next_transmission():
     fabric = Driven(star(2))
     low = [packet(1, priority=4) for _ in range(3)]
     high = packet(1, priority=1)
@@ -60,7 +60,7 @@ def test_a_higher_class_goes_first_from_the_next_transmission_on():
     assert [e for _, e in starts(fabric, 0)] == [low[0], low[1], high, low[2]]
 
 
-def test_fewer_queues_than_priorities_share_the_last():
+def test_priorities_beyond_the_last_queue_share_the_last_queue():
     fabric = Driven(star(2, queues=Queues(2, 10**9, None, False)))
     each = {n: packet(1, priority=p) for n, p in enumerate((0, 7, 3, 1, 0))}
     fabric.feed(*((0, 0, each[n]) for n in range(5)))
@@ -81,7 +81,7 @@ def queue_of(queues, *packets):
     return fabric, fabric.port(DOWN)
 
 
-def test_k_is_compared_with_what_waits_without_the_arriving_packet_and_without_the_one_on_the_wire():
+def test_ecn_threshold_excludes_the_arriving_and_the_transmitted_packet():
     packets = [packet(2) for _ in range(4)]
     _, port = queue_of(Queues(8, 10**9, (3000,) * 8, False), *packets)
     # they see 0, 1500, 3000, 4500 bytes
@@ -89,7 +89,7 @@ def test_k_is_compared_with_what_waits_without_the_arriving_packet_and_without_t
     assert (port.marks, port.peak_queue_bytes) == (2, 6000)
 
 
-def test_k_is_of_the_class_alone():
+def test_ecn_threshold_applies_per_priority_class():
     packets = [packet(2, priority=1), packet(2, priority=1), packet(2, priority=2), packet(2, priority=1)]
     _, port = queue_of(Queues(8, 10**9, (1, 3000, 3000, 1, 1, 1, 1, 1), False), *packets)
     assert [each.marked for each in packets] == [False, False, False, True]
@@ -97,7 +97,7 @@ def test_k_is_of_the_class_alone():
 
 
 @pytest.mark.parametrize("selective", [True, False])
-def test_droppable_packets_above_k_are_dropped_if_the_plan_says_so(selective):
+def test_selective_drop_discards_droppable_packets_above_the_threshold(selective):
     packets = [packet(2, important=important) for important in (False, False, False, True)]
     fabric, port = queue_of(Queues(8, 10**9, (1500,) * 8, selective), *packets)
     assert [each.marked for each in packets] == [False, False, False, True]
@@ -107,7 +107,7 @@ def test_droppable_packets_above_k_are_dropped_if_the_plan_says_so(selective):
     assert port.drops_selective == 2 * selective
 
 
-def test_the_buffer_is_tested_first_and_holds_exactly_its_size():
+def test_buffer_limit_is_exact_and_checked_before_the_threshold():
     packets = [packet(2), packet(2), packet(2), packet(2, 60, important=False)]
     fabric, port = queue_of(Queues(8, 3060, (1500,) * 8, True), *packets)
     # 0 and 1500 bytes wait, then 3000: the third does not fit, and is neither marked nor selectively dropped; the fourth fits
@@ -120,7 +120,7 @@ def test_the_buffer_is_tested_first_and_holds_exactly_its_size():
     assert (port.peak_queue_bytes, packets[3].marked) == (3060, True)
 
 
-def test_a_packet_that_finds_the_port_idle_goes_untested():
+def test_packet_at_an_idle_port_skips_buffer_and_threshold():
     fabric = Driven(star(3, queues=Queues(8, 10, (1,) * 8, True)))
     packets = [packet(2, important=False) for _ in range(3)]
     reached = fabric.feed((0, 0, packets[0]), (FULL, 1, packets[1]), (3 * FULL, 0, packets[2]))
@@ -128,13 +128,13 @@ def test_a_packet_that_finds_the_port_idle_goes_untested():
     assert len(reached) == 3 and not fabric.drops()
 
 
-def test_one_picosecond_earlier_it_is_tested():
+def test_packet_one_picosecond_before_the_port_is_idle_is_dropped():
     fabric = Driven(star(3, queues=Queues(8, 10, None, False)))
     assert len(fabric.feed((0, 0, packet(2)), (FULL - 1, 1, packet(2)))) == 1
     assert [lost[:3] for lost in fabric.drops()] == [(2 * FULL - 1 + US, DOWN, "tail")]
 
 
-def test_what_starts_at_a_time_is_gone_for_what_arrives_at_that_time():
+def test_transmission_start_precedes_an_arrival_of_the_same_time():
     fabric = Driven(star(3, queues=Queues(8, 10**9, (1500,) * 8, False)))
     packets = [packet(2) for _ in range(3)]
     fabric.feed((0, 0, packets[0]), (1, 1, packets[1]), (FULL, 0, packets[2]))
@@ -143,7 +143,7 @@ def test_what_starts_at_a_time_is_gone_for_what_arrives_at_that_time():
     assert [e for _, e in starts(fabric, DOWN)] == packets
 
 
-def test_of_arrivals_at_one_time_the_lower_link_is_first():
+def test_simultaneous_arrivals_are_ordered_by_link_number():
     for order in ((0, 1), (1, 0)):
         fabric = Driven(star(3))
         packets = [packet(2), packet(2)]
@@ -151,14 +151,14 @@ def test_of_arrivals_at_one_time_the_lower_link_is_first():
         assert [e for _, e in starts(fabric, DOWN)] == packets
 
 
-def test_hosts_ports_have_no_limit_and_no_marks():
+def test_host_ports_have_no_buffer_limit_and_no_marks():
     fabric = Driven(star(2, queues=Queues(8, 100, (1,) * 8, True), rates={3: 200 * MBPS}))
     assert len(fabric.feed(*((0, 0, packet(1, important=n % 2 == 0)) for n in range(100)))) == 100
     assert sum(port.marks for port in port_counts(fabric.plan, fabric.counters())) == 0
     assert fabric.port(0).peak_queue_bytes == 99 * 1500
 
 
-def test_nobody_knows_the_way():
+def test_packet_without_a_route_is_dropped():
     plan = star(3)
     del plan.routes[3, 2]
     fabric = Driven(plan)
@@ -166,8 +166,8 @@ def test_nobody_knows_the_way():
     assert [lost.cause for lost in fabric.drops()] == ["no_route"]
 
 
-def test_there_is_room_for_all_that_comes():
-    """Of packets and of drops: both begin with little, and what they held stays as it was."""
+def test_packet_and_drop_storage_grows_without_losing_entries():
+    """Both tables start small, and their contents survive growth."""
     packets = [packet(1, 60 + n, important=n % 2 == 0) for n in range(300)]
     fabric = Driven(star(2, queues=Queues(8, 10**9, (1,) * 8, True), rates={3: 50 * MBPS}), packets=4)
     reached = fabric.feed(*((0, 0, each) for each in packets))
@@ -176,8 +176,8 @@ def test_there_is_room_for_all_that_comes():
     assert fabric.state.network.free_count == len(fabric.state.packets) >= 256
 
 
-def test_when_to_look_again():
-    """In time for whatever reaches a host, whatever happens before; and no sooner than needed for a shortest packet."""
+def test_next_time_never_misses_a_delivery_and_always_advances():
+    """Deliveries occur only at the announced wake-up times, under random traffic."""
     fabric = Driven(star(2))
     assert fabric.next_time() is None
     fabric.arrive(0, 0, packet(1, 60))
@@ -199,7 +199,7 @@ def test_when_to_look_again():
         time = end
 
 
-def test_transmission_times_are_the_simulators():
+def test_transmission_times_equal_the_simulator():
     some = random.Random(3)
     for _ in range(50):
         size, rate = some.randrange(60, 9000), some.randrange(10**6, 10**11)
@@ -216,7 +216,7 @@ def ways_taken(fabric):
     return [(each, number) for _, number, each, _, _ in fabric.log if number in ups]
 
 
-def test_ecmp_keeps_a_connection_on_its_way_and_uses_all_ways():
+def test_ecmp_keeps_each_connection_on_one_path_and_uses_all_paths():
     fabric = Driven(diamond(4))
     fabric.feed(*((n * FULL, 0, packet(1, entropy=n % 50 * 1311)) for n in range(500)))
     by_flow = {}
@@ -226,7 +226,7 @@ def test_ecmp_keeps_a_connection_on_its_way_and_uses_all_ways():
     assert set().union(*by_flow.values()) == {4, 8, 12, 16}
 
 
-def test_round_robin_deals_out_exactly():
+def test_round_robin_spraying_cycles_through_all_paths():
     fabric = Driven(diamond(3, balancing="spray_round_robin"))
     fabric.feed(*((n * FULL, 0, packet(1, entropy=5)) for n in range(9)))
     taken = [port for _, port in ways_taken(fabric)]
@@ -234,7 +234,7 @@ def test_round_robin_deals_out_exactly():
     assert taken == ([4, 8, 12] * 4)[first : first + 9]
 
 
-def test_random_spraying_spreads():
+def test_random_spraying_is_balanced_and_depends_on_the_seed():
     fabric = Driven(diamond(4, balancing="spray_random"))
     fabric.feed(*((n * FULL, 0, packet(1, entropy=5)) for n in range(2000)))
     taken = [port for _, port in ways_taken(fabric)]
@@ -251,7 +251,7 @@ def test_random_spraying_spreads():
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def test_losses_are_as_many_as_said_and_come_to_light_when_the_transmission_ends():
+def test_link_losses_match_the_rate_and_occur_at_the_transmission_end():
     n, share = 20_000, 0.05
     fabric = Driven(star(2, loss=share))
     reached = fabric.feed(*((i * FULL, 0, packet(1)) for i in range(n)))
@@ -274,7 +274,7 @@ def test_losses_are_as_many_as_said_and_come_to_light_when_the_transmission_ends
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_is_lost_without_being_counted(seed):
+def test_every_packet_is_delivered_or_counted_as_dropped(seed):
     some = random.Random(seed)
     balancing = some.choice(["ecmp", "spray_random", "spray_round_robin"])
     plan = diamond(

@@ -23,8 +23,8 @@ def network():
 
 
 @needs_devices
-def test_hosts_that_answer_late_are_noticed(network):
-    """Every packet is acknowledged, 20 ms after it has come."""
+def test_late_answers_of_a_host_are_measured(network):
+    """Every packet is acknowledged 20 ms after its arrival."""
     running = network(star(2, rate=20 * MBPS))
     asking, answering = udp(running, 0), udp(running, 1, GRADWIRE_PORT)
     for number in range(5):
@@ -40,8 +40,8 @@ def test_hosts_that_answer_late_are_noticed(network):
 
 
 @needs_devices
-def test_lateness_counts_from_the_beginning_to_the_end(network):
-    """Not while hosts are set up, nor while they make their reports."""
+def test_lateness_counts_only_packets_during_the_run(network):
+    """Packets during setup and reporting are excluded."""
     running = network(star(2))
     asking, answering = udp(running, 0), udp(running, 1, GRADWIRE_PORT)
 
@@ -69,7 +69,7 @@ def test_lateness_counts_from_the_beginning_to_the_end(network):
     assert sum(count.packets for count in running.counts() if count.port.startswith("s0")) == 24  # all are counted
 
 
-def test_lateness_is_judged():
+def test_lateness_warning_depends_on_base_round_trip_and_clock():
     late = Lateness()
     for time_ns, many in ((900, 950), (3_000_000, 50)):
         late.buckets[time_ns.bit_length()] += many

@@ -67,9 +67,9 @@ def switch():
     epoll.close()
 
 
-def test_a_timer_that_goes_off_beside_a_packet_without_room_is_not_forgotten(switch):
-    """The event of a timer is told of once. Here it comes together with a packet for which there is no room; that packet
-    is then gone, and nothing but a timer can bring the others to their host."""
+def test_timer_event_is_not_lost_if_the_packet_table_is_full(switch):
+    """The timer event is edge-triggered, and here it coincides with a packet that finds no free slot. That packet is
+    then gone, and only a timer can deliver the other packets."""
     for size in (1000, 900):
         switch.ends[0].send(datagram(0, 1, size))
         switch.parent.send(b"?")

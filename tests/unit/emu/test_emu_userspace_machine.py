@@ -52,7 +52,7 @@ def in_a_process(code: str, *arguments: object, root: Path = ROOT, **environment
     return subprocess.check_output(command, text=True, env=seen, cwd=root, timeout=120)
 
 
-def test_whoever_is_told_where_it_is_compiles_nothing(own_cache, tmp_path):
+def test_cached_switch_code_is_loaded_without_compiling(own_cache, tmp_path):
     begun = []
     works = {compiled_switch.SWITCH: compiled_switch.work()}
     told = code_cache.make_ready(works, lambda: begun.append(1))
@@ -65,7 +65,7 @@ def test_whoever_is_told_where_it_is_compiles_nothing(own_cache, tmp_path):
     assert not elsewhere.exists()
 
 
-def test_other_sources_are_another_switch(tmp_path):
+def test_changed_source_file_changes_the_switch_identity(tmp_path):
     for folder in (
         "gradwire",
         "emu",
@@ -84,7 +84,7 @@ def test_other_sources_are_another_switch(tmp_path):
     assert len({first, *others}) == 1 + len(SOURCES)
 
 
-def test_another_number_is_another_switch(monkeypatch):
+def test_changed_constant_changes_the_switch_identity(monkeypatch):
     before = compiled_switch.work().identity
     monkeypatch.setitem(rules.arrive.py_func.__globals__, "at", rules.at)  # where its numbers are from
     assert compiled_switch.work.__wrapped__().identity == before

@@ -100,32 +100,32 @@ def message_and_number(data: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("priority", range(8))
-def test_the_class_is_in_the_dscp(priority):
+def test_priority_is_read_from_the_dscp(priority):
     assert parse(ipv4(tos=dscp(priority) << 2)).priority == priority
 
 
 @pytest.mark.parametrize(("ecn", "important"), [(0, False), (1, True), (2, True), (3, True)])
-def test_importance_is_in_the_ecn_bits(ecn, important):
+def test_importance_is_read_from_the_ecn_bits(ecn, important):
     assert parse(ipv4(tos=dscp(3) << 2 | ecn)).important == important
 
 
-def test_sizes_are_those_of_frames():
+def test_packet_size_is_the_ethernet_frame_size():
     assert parse(ipv4(bytes(26))).size == 60
     assert parse(ipv4(bytes(27))).size == 61
     assert parse(ipv4(bytes(5))).size == 60
     assert parse(ipv4(bytes(1480))).size == 1514
 
 
-def test_destinations():
+def test_destination_host_is_read_from_the_ip_address():
     assert [parse(ipv4(dst=f"10.0.0.{n}")).dst for n in (1, 2, 3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x45", ipv4(dst="224.0.0.22"), b"\x60" + bytes(60)])
-def test_what_is_for_nobody(data):
+def test_packets_without_a_destination_host_are_ignored(data):
     assert parse(data) is None
 
 
-def test_entropy_is_that_of_the_connection():
+def test_entropy_is_a_hash_of_addresses_ports_and_protocol():
     def entropy(source: int, protocol: int = 17, **more: int) -> int:
         return parse(ipv4(struct.pack("!HH", source, 7117) + bytes(30), protocol=protocol, **more)).entropy
 
@@ -136,7 +136,7 @@ def test_entropy_is_that_of_the_connection():
 
 
 @pytest.mark.parametrize("tos", [0, 1, 2, dscp(0) << 2 | 2, dscp(5) << 2 | 1, 0xFE])
-def test_a_mark_keeps_the_checksum_right(tos):
+def test_ecn_mark_updates_the_ip_checksum(tos):
     for identification in range(0, 65536, 97):
         before = ipv4(tos=tos, identification=identification)
         after = with_mark(before)
@@ -144,12 +144,12 @@ def test_a_mark_keeps_the_checksum_right(tos):
         assert after[:1] + after[2:10] + after[12:] == before[:1] + before[2:10] + before[12:]
 
 
-def test_what_is_marked_stays_as_it_is():
+def test_marked_packet_stays_unchanged():
     data = ipv4(tos=3)
     assert with_mark(data) == data
 
 
-def test_whose_packet_it_is():
+def test_message_and_packet_number_are_read_from_gradwire_headers():
     assert message_and_number(ipv4(gradwire(70_000, 123_456, "data"))) == (70_000, 123_456)
     assert message_and_number(ipv4(gradwire(3, 9, "ack"))) == (3, -1)
     assert message_and_number(ipv4(gradwire(3, 9, "data", port=53))) == (-1, -1)
@@ -162,8 +162,8 @@ def acknowledged(data: bytes) -> tuple[int, int]:
     return answer_to(frame.ctypes.data, len(data))
 
 
-def test_what_a_packet_acknowledges():
-    """Answers come from where data goes to."""
+def test_acknowledged_packet_is_read_from_gradwire_acks():
+    """Acknowledgements come from the port that receives data."""
 
     def answer(kind: str = "ack", source: int = GRADWIRE_PORT) -> bytes:
         return gradwire(70_000, 123_456, kind, port=7000, source=source)

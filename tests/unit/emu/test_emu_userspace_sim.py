@@ -116,7 +116,7 @@ def labelled(row: dict[str, Any], dst: int, entropy: int) -> Packet:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_everything_behind_the_hosts_is_the_same(name):
+def test_userspace_switch_matches_the_simulator_packet_by_packet(name):
     scenario = scenario_of(*CASES[name])
     result = simulate(scenario)
     plan = plan_of(scenario)

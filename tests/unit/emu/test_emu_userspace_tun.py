@@ -47,9 +47,9 @@ def until(what, limit_s: float = WAIT_S):
 
 
 @needs_devices
-def test_what_is_sent_arrives_or_is_counted_and_marks_are_seen(network):
-    """Two hosts at 20 Mbps send to one; every third packet is droppable, so that the important ones alone are too many.
-    Message of a packet: its host, and 10 more for droppable ones."""
+def test_packets_arrive_or_are_counted_as_drops_and_marks_are_visible(network):
+    """Two hosts at 20 Mbps send to one host, and the important packets alone exceed its link. Every third packet is
+    droppable. The message number is the host, plus 10 for droppable packets."""
     plan = star(3, rate=20 * MBPS, queues=Queues(8, 30_000, (8_000,) * 8, True))
     running = network(plan)
     receiver = udp(running, 2, GRADWIRE_PORT)
@@ -99,9 +99,8 @@ def test_what_is_sent_arrives_or_is_counted_and_marks_are_seen(network):
 
 
 @needs_devices
-def test_captures_at_switches(network, tmp_path, monkeypatch):
-    """All that comes to a switch and all that leaves it, when the rules say so, with marks; more than there is room for
-    at once. Nobody else's packets, and none after the end."""
+def test_switch_captures_hold_arrivals_and_departures_with_marks(network, tmp_path, monkeypatch):
+    """A capture holds more packets than its buffer, excludes other packets and ends when stopped."""
     scapy = pytest.importorskip("scapy.all")
     monkeypatch.setattr("gradwire.emu.switches.userspace_switch.layout.PACKETS", 64)
     plan = diamond(1, rate=20 * MBPS, queues=Queues(8, 60_000, (8_000,) * 8, True), rates={7: 10 * MBPS})
@@ -150,7 +149,7 @@ def test_captures_at_switches(network, tmp_path, monkeypatch):
 
 
 @needs_devices
-def test_a_capture_that_cannot_be_written(network, tmp_path, monkeypatch):
+def test_unwritable_or_duplicate_captures_are_rejected(network, tmp_path, monkeypatch):
     monkeypatch.setattr("gradwire.emu.switches.userspace_switch.layout.PACKETS", 32)
     running = network(star(2))
     with pytest.raises(FileNotFoundError):
@@ -168,8 +167,8 @@ def test_a_capture_that_cannot_be_written(network, tmp_path, monkeypatch):
 
 
 @needs_devices
-def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monkeypatch):
-    """It is said at the end, and packets get through."""
+def test_full_disk_during_capture_is_reported_at_the_end(network, tmp_path, monkeypatch):
+    """Packets are forwarded nevertheless."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -188,7 +187,7 @@ def test_a_disk_that_fills_up_while_packets_are_captured(network, tmp_path, monk
 
 
 @needs_devices
-def test_what_the_kernel_does_not_take_is_counted(network):
+def test_packets_refused_by_the_kernel_are_counted(network):
     running = network(star(2))
     sender = udp(running, 0)
     with inside(running.namespace(1)):
@@ -201,8 +200,8 @@ def test_what_the_kernel_does_not_take_is_counted(network):
 
 
 @needs_devices
-def test_the_rate_is_that_of_the_link(network):
-    """1000 packets of 1500 bytes at 10 Mbps take 1.2 s, whatever the machine does meanwhile."""
+def test_userspace_switch_sends_at_the_link_rate(network):
+    """1000 packets of 1500 bytes at 10 Mbps take 1.2 s."""
     running = network(star(2, rate=10 * MBPS))
     sender, receiver = udp(running, 0), udp(running, 1, 9000)
     for _ in range(1000):
@@ -215,7 +214,7 @@ def test_the_rate_is_that_of_the_link(network):
 
 
 @needs_devices
-def test_tcp_gets_through_with_marks_and_losses(network):
+def test_tcp_delivers_all_bytes_despite_marks_and_losses(network):
     plan = diamond(2, rate=50 * MBPS, latency=10**9, loss=0.005, balancing="ecmp", queues=Queues(8, 40_000, (15_000,) * 8, True))  # fmt: skip
     running = network(plan)
     with inside(running.namespace(1)):
@@ -244,9 +243,9 @@ def test_tcp_gets_through_with_marks_and_losses(network):
 
 @needs_devices
 @pytest.mark.parametrize("cards", [False, True])
-def test_a_card_holds_tcp_back(network, cards):
-    """An initial window of 100 packets: without a card all of them lie at the host's port at once, with one what may
-    be ahead of the line's time (queueing.slack_bytes: two frames at this rate), and one that is let go meanwhile."""
+def test_host_nic_limits_the_queue_of_tcp(network, cards):
+    """Without a NIC, the initial window of 100 packets queues at the host's port at once. With a NIC, at most the
+    slack (queueing.slack_bytes: two frames at this rate) and a packet that is being released queue there."""
     if cards and (lacking := host_nic.missing_features(probe())):
         pytest.skip(f"this kernel has no {', '.join(lacking)}")
     plan = star(2, rate=50 * MBPS, options={"initcwnd": 100})
@@ -275,7 +274,7 @@ def test_a_card_holds_tcp_back(network, cards):
 
 
 @needs_devices
-def test_packets_are_sprayed_in_turn(network):
+def test_round_robin_spraying_splits_packets_evenly(network):
     running = network(diamond(2, rate=100 * MBPS, balancing="spray_round_robin"))
     sender, receiver = udp(running, 0), udp(running, 1, 9000)
     for _ in range(100):
@@ -288,7 +287,7 @@ def test_packets_are_sprayed_in_turn(network):
 
 
 @needs_devices
-def test_every_host_is_alone_and_set_up(network):
+def test_each_host_has_its_namespace_routes_and_sysctls(network):
     plan = star(3, options={"initcwnd": 4, "min_rto_ns": 90_000_000})
     running = network(plan)
     with inside(running.namespace(1)):
@@ -302,8 +301,8 @@ def test_every_host_is_alone_and_set_up(network):
 
 
 @needs_devices
-def test_the_process_ends_with_its_parent(network):
-    """The parent is killed: nobody closes anything, and yet nothing is left."""
+def test_switch_process_ends_with_its_parent(network):
+    """The parent is killed without closing anything, and no process is left."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -322,7 +321,7 @@ def test_the_process_ends_with_its_parent(network):
 
 
 @needs_devices
-def test_it_is_said_when_the_process_has_died(network):
+def test_death_of_the_switch_process_is_reported(network):
     running = network(star(2))
     assert not running.check()
     os.kill(running.process, signal.SIGKILL)
@@ -335,7 +334,7 @@ def test_it_is_said_when_the_process_has_died(network):
 
 
 @needs_devices
-def test_close_leaves_nothing(network):
+def test_close_leaves_no_process_or_open_files(network):
     running = network(star(2))
     number, files = running.process, len(os.listdir("/proc/self/fd"))
     begin = time.monotonic()
@@ -348,7 +347,7 @@ def test_close_leaves_nothing(network):
 
 
 @needs_devices
-def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
+def test_build_error_is_one_line_and_leaves_no_open_files():
     before = len(os.listdir("/proc/self/fd"))
     switch = Userspace().make(star(2, options={"initcwnd": -3}))
     with pytest.raises(TestbedError, match="initcwnd") as caught:
@@ -357,7 +356,7 @@ def test_a_mistake_in_building_is_one_line_and_leaves_nothing():
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_it_needs(monkeypatch):
+def test_userspace_switch_lists_missing_requirements(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tun, "DEVICE", "/dev/net/none")
     monkeypatch.setattr("gradwire.emu.system.namespaces.find_tool", lambda name: None)
@@ -367,7 +366,7 @@ def test_what_it_needs(monkeypatch):
     assert len(found) == 4
 
 
-def test_what_it_needs_of_a_kernel_that_was_probed():
+def test_userspace_switch_lists_missing_features_of_a_probed_kernel():
     kind, good = Userspace(), KernelFeatures(namespaces="", tun="", tools={"ip": "iproute2"})
     assert kind.missing(good, star(2)) == []
     assert kind.missing(replace(good, namespaces="not permitted"), star(2)) == ["no network namespaces: not permitted"]
@@ -375,7 +374,7 @@ def test_what_it_needs_of_a_kernel_that_was_probed():
     assert "command not found: ip" in kind.missing(replace(good, tools={}), star(2))[0]
 
 
-def test_what_it_does_otherwise():
+def test_userspace_switch_lists_its_substitutions():
     kind, virtual = Userspace(), "virtual"
     assert kind.substitutions(None, star(8, rate=10 * MBPS, clock=virtual, captures=("h0",))) == []
     assert kind.substitutions(None, star(8, rate=1000 * MBPS, clock=virtual)) == []

@@ -50,9 +50,9 @@ needs_kernel = pytest.mark.skipif(find_kernel() is None, reason="there is no vir
 
 @needs_kernel
 @pytest.mark.parametrize("rate", [10**9, 10**10])
-def test_packets_arrive_when_arithmetic_says(tmp_path, rate):
-    """Packet k of a burst has been sent after k + 1 transmissions, and its second one follows at once; 1500 bytes take
-    12 us at 1 Gbps, each of the two links 5 us more."""
+def test_packets_arrive_at_computed_times_under_virtual_time(tmp_path, rate):
+    """Packet k of a burst arrives after k + 2 transmissions and two link latencies. 1500 bytes take 12 us at 1 Gbps,
+    and each link adds 5 us."""
     script, heard = tmp_path / "inside.py", []
     script.write_text(INSIDE, encoding="utf-8")
     code_cache.make_ready({compiled_switch.SWITCH: compiled_switch.work()})  # inside it takes far longer

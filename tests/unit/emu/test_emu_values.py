@@ -32,7 +32,7 @@ def network(folder: Path, numbers: bool = True, lose: float = 0.9) -> tuple[Netw
     return Network(one, TRACE, folder, lose=lose, values=values).run(), given
 
 
-def test_given_values_are_those(tmp_path: Path) -> None:
+def test_gradient_returns_the_given_values(tmp_path: Path) -> None:
     given = contents()
     values = values_of(write_values(tmp_path / "given", given, True))
     assert isinstance(values, GivenValues) and values.numel == SIZES and values.widest((0, 1)) == np.float32
@@ -45,7 +45,7 @@ def test_given_values_are_those(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "given" / "about.json").read_text())["given"] == "float32"
 
 
-def test_contents_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_write_values_rejects_contents_of_invalid_size(tmp_path: Path) -> None:
     for wrong in ([[b"1234"], [b"12345678"]], [[b"123"], [b"123"]]):
         with pytest.raises(ValueError, match="different numbers of 4-byte words"):
             write_values(tmp_path / "given", wrong, True)
@@ -53,8 +53,8 @@ def test_contents_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("numbers", [True, False])
-def test_servers_add_up_what_arrived_of_them(tmp_path: Path, numbers: bool) -> None:
-    """Numbers as numbers, words as words; zeros where packets were lost."""
+def test_servers_add_up_the_received_values(tmp_path: Path, numbers: bool) -> None:
+    """Values are summed as floats or as integer words, with zeros for lost packets."""
     run, given = network(tmp_path, numbers)
     workers = run.program.workers()
     rows, kind = run.program.messages, np.float32 if numbers else np.uint32
@@ -77,9 +77,11 @@ def test_servers_add_up_what_arrived_of_them(tmp_path: Path, numbers: bool) -> N
 
 @pytest.mark.parametrize("beside", [False, True], ids=["own-hosts", "beside-workers"])
 @pytest.mark.parametrize("back", [[4 * 900, 4 * 700], 0.25, 3.0])
-def test_answers_of_another_length(tmp_path: Path, back: float | list[int], beside: bool) -> None:
-    """Tensors of 300 and 5000 values in partitions of 2 KiB, whose answers are longer and shorter: the sum's beginning, or the
-    sum and zeros; with servers on hosts of their own, and on those of workers, whose own part is in the sum."""
+def test_answers_longer_or_shorter_than_pushes_carry_the_sum(
+    tmp_path: Path, back: float | list[int], beside: bool
+) -> None:
+    """Answers carry the beginning of the sum, or the sum and zeros. Tensors have 300 and 5000 values in partitions of
+    2 KiB. Servers run on separate hosts or beside workers, whose local gradients are part of the sum."""
     given = contents()
     hosts = {"placement": {"workers": ["h0", "h1"], "servers": ["h0", "h1"]}} if beside else {}
     job = ps_job(2, 2, push_bound=0.3, exchange={"partition": "2KiB"}, **hosts)
@@ -117,7 +119,7 @@ def test_answers_of_another_length(tmp_path: Path, back: float | list[int], besi
         assert came[0] == times * 900 and came[1] == pytest.approx(times * 700, rel=0.02)
 
 
-def test_what_was_not_given_is_found(tmp_path: Path) -> None:
+def test_verify_detects_values_other_than_the_given_ones(tmp_path: Path) -> None:
     run, _ = network(tmp_path)
     other = GivenValues(write_values(tmp_path / "other", contents(seed=2), True))
     assert any("has wrong contents" in line for line in verify(run.evidence(magnitudes=[other])))

@@ -73,8 +73,9 @@ def traffic(name: str, plan: TestbedPlan, program: str, seed: int, count: int, g
 
 @pytest.mark.parametrize("name", ["bpf", "red"])
 @pytest.mark.parametrize("rate", [100_000_000, 5_000_000_000])
-def test_a_port_under_virtual_time_is_the_port_of_the_scenario(name: str, rate: int) -> None:
-    """Three hosts send to one, at random, 1.3 times what its link carries. Fates are equal; times to steps of the clock."""
+def test_virtual_time_port_matches_the_port_model(name: str, rate: int) -> None:
+    """Three hosts send to one at random, at 1.3 times its link rate. Fates are equal; times agree within steps of the
+    clock."""
     buffer, thresholds = (40_000, (12_000,) * 8) if name == "bpf" else (1_000_000, (12_000,) * 8)
     plan = star(4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=Queues(8, buffer, thresholds, True))
     mean_ns = 730 * 8e9 / rate / 1.3
@@ -134,8 +135,8 @@ def cable(name: str, plan: TestbedPlan, program: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["bpf", "red"])
-def test_latency_and_transmission_of_cables(name: str) -> None:
-    """Two links: twice the latency and twice the packet's own time, store and forward."""
+def test_cable_delay_is_latency_plus_transmission_time(name: str) -> None:
+    """Two links take twice the latency and twice the transmission time (store and forward)."""
     rate, latency_ns = 1_000_000_000, 2500
     plan = star(2, rate=rate, latency_ps=latency_ns * 1000, clock="virtual")
     for size, took in zip([60, 1000, 1458], in_virtual(cable, name, plan, str(object_file())), strict=True):
@@ -152,7 +153,7 @@ def lossy(plan: TestbedPlan, count: int) -> tuple[int, int]:
     return len(receiver.numbers), next(each.drops_loss for each in network.counts() if each.port == "s0->h1")
 
 
-def test_red_loses_on_cables_by_netem() -> None:
+def test_red_backend_drops_packets_at_the_link_loss_rate() -> None:
     plan = star(2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False))
     came, lost = in_virtual(lossy, plan, 2000)
     assert came + lost == 2000 and abs(lost - 200) < 5 * (2000 * 0.09) ** 0.5
@@ -169,7 +170,7 @@ def kept(plan: TestbedPlan) -> tuple[dict[tuple[int, int], int], Any]:
 
 
 @pytest.mark.parametrize("selective", [True, False])
-def test_red_queues_what_it_cannot_mark_unless_it_may_drop_it(selective: bool) -> None:
+def test_red_backend_drops_unmarkable_packets_only_with_selective_drop(selective: bool) -> None:
     rates = {(h, 2): 10_000_000_000 for h in range(2)} | {(2, h): 1_000_000 for h in range(2)}
     plan = star(2, rate=rates, clock="virtual", queues=Queues(8, 40_000, (10_000,) * 8, selective))
     came, port = in_virtual(kept, plan)
@@ -201,7 +202,7 @@ def ways(plan: TestbedPlan) -> list[int]:
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_round_robin", "spray_random"])
-def test_ways_of_red(balancing: str) -> None:
+def test_red_backend_balances_load_over_paths(balancing: str) -> None:
     cables = [(0, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 1)]
     plan = cases.make_plan(2, 4, cables, rate=100_000_000, balancing=balancing, clock="virtual")
     counts = in_virtual(ways, plan)
@@ -242,7 +243,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", ["bpf", "red"])
-def test_cables_and_red_are_read_back(name: str) -> None:
+def test_verify_detects_manual_changes_of_cables_and_red(name: str) -> None:
     plan = star(2, latency_ps=5_000_000, clock="virtual", queues=Queues(8, 64_000, (5000,) * 8, True))
     found = in_virtual(read_back, name, plan, str(object_file()))
     assert found.pop("nothing") == ""
@@ -255,7 +256,7 @@ def probed() -> KernelFeatures:
     return probe(rates=False)
 
 
-def test_the_virtual_kernel_can_what_we_say_it_can() -> None:
+def test_declared_virtual_kernel_features_match_a_probe() -> None:
     found, said = in_virtual(probed), virtual_kernel()
     for table in ("qdiscs", "classifiers", "actions"):
         assert {k for k, v in getattr(found, table).items() if not v} - {"bpf"} == {

@@ -73,7 +73,7 @@ def reckoned(seed: int) -> float:
 
 
 @pytest.mark.skipif(find_kernel() is None, reason="there is no virtual-time kernel (make uml)")
-def test_what_is_reckoned_outlives_faults_calls_and_switches() -> None:
+def test_float_state_survives_page_faults_syscalls_and_context_switches() -> None:
     heard: list[str] = []
     words: list[str] = []
     command = [sys.executable, "-c", RECKON, *(repr(reckoned(seed)) for seed in range(3))]

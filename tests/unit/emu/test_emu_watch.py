@@ -62,8 +62,8 @@ def machine():
     return None
 
 
-def test_variables_of_a_program_are_found(tmp_path):
-    """Of this interpreter none has that name; of a text nothing is known."""
+def test_symbol_address_returns_none_for_unknown_symbols(tmp_path):
+    """The interpreter lacks the symbol, and a text file has no symbols."""
     file = tmp_path / "text"
     file.write_text("no program")
     assert symbol_address(file, "anything") is None
@@ -71,7 +71,7 @@ def test_variables_of_a_program_are_found(tmp_path):
 
 
 @needs("uml")
-def test_the_clock_is_seen_from_outside():
+def test_stopped_virtual_clock_is_read_and_reported():
     heard = []
     command = ["/bin/sh", "-c", f"sleep 5000; echo '{PREFIX}slept'; while [ ! -e /tmp/none ]; do :; done"]
     thread, outcome = start(command, heard, still_s=4.0)
@@ -85,7 +85,7 @@ def test_the_clock_is_seen_from_outside():
 
 
 @needs("uml")
-def test_a_machine_that_is_never_woken_is_noticed():
+def test_virtual_machine_that_never_wakes_is_reported():
     heard = []
     command = ["/bin/sh", "-c", f"echo '{PREFIX}here'; while [ ! -e /tmp/none ]; do :; done"]
     thread, outcome = start(command, heard, asleep_s=5.0)
@@ -100,8 +100,8 @@ def test_a_machine_that_is_never_woken_is_noticed():
 
 
 @needs("uml")
-def test_one_that_takes_long_is_left_alone():
-    """It computes for longer than the limit, and sleeps a little at times."""
+def test_long_computation_with_short_sleeps_is_not_a_stall():
+    """The program computes for longer than the limit, with short sleeps in between."""
     heard = []
     loop = (
         "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.001; j=0; while [ $j -lt 40000 ]; do j=$((j+1)); done; done"
@@ -111,9 +111,8 @@ def test_one_that_takes_long_is_left_alone():
     assert outcome == [0]
 
 
-def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
-    """Its limit is what it takes, of all its processes, those that have ended and those that are new; not how long that
-    lasts on the wall clock."""
+def test_stall_limit_counts_cpu_time_not_wall_time(monkeypatch):
+    """The limit applies to the CPU time of all processes, including ended and new ones."""
     watch = MachineWatch(Path(sys.executable), os.getpid(), still_s=6.0, asleep_s=4.0)
     ticks, now = {1: 0, 2: 0}, [0.0]
     monkeypatch.setattr(
@@ -140,8 +139,8 @@ def test_one_that_gets_little_of_a_processor_is_left_alone(monkeypatch):
 
 
 @needs("uml")
-def test_one_that_is_to_end_may_compute_until_it_can_know(monkeypatch, tmp_path):
-    """What tells it is a file, and it looks when its clock goes on."""
+def test_program_may_finish_computing_after_an_end_request(monkeypatch, tmp_path):
+    """The request is a file, which the program checks when its clock advances."""
     stop, heard = tmp_path / "stop", []
     monkeypatch.setattr(virtual_machine, "GRACE_S", 0.1)
     computes = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done"
@@ -161,8 +160,8 @@ def test_one_that_is_to_end_may_compute_until_it_can_know(monkeypatch, tmp_path)
     assert outcome == [7]
 
 
-def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch):
-    """Not what it has taken before, nor time on the wall clock in which it gets little; asleep it does not end any more."""
+def test_cpu_budget_after_an_end_request_starts_at_the_request(monkeypatch):
+    """Earlier CPU time and wall time without CPU time do not count. A sleeping machine no longer ends by itself."""
     watch = MachineWatch(Path(sys.executable), os.getpid())
     ticks, now = {1: 500 * TICKS, 2: 0}, [0.0]
     monkeypatch.setattr(
@@ -185,8 +184,8 @@ def test_what_one_may_compute_that_is_to_end_is_counted_from_then_on(monkeypatch
     assert not ending.is_alive()
 
 
-def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
-    """Its process is there and computes nothing, but its memory is not."""
+def test_vanished_virtual_machine_is_reported(monkeypatch):
+    """Its process exists and computes nothing, but its memory is gone."""
     watch = MachineWatch(Path(sys.executable), os.getpid(), asleep_s=0.2)
     monkeypatch.setattr(watch, "processes", lambda: [])
     clock = iter([7 * 10**9])
@@ -196,9 +195,8 @@ def test_a_machine_that_is_gone_without_an_end_is_noticed(monkeypatch):
 
 
 @needs("uml")
-def test_a_pause_is_no_time_in_there(tmp_path):
-    """Stopped on purpose, its clock stays where it is, it computes nothing, and nobody takes it for one that stands still;
-    afterwards it goes on and ends."""
+def test_paused_virtual_machine_keeps_its_clock_and_resumes(tmp_path):
+    """A paused machine computes nothing and does not count as stalled; afterwards, it resumes and ends."""
     heard: list[str] = []
     enough = tmp_path / "enough"
     code = f"import os, time\nprint({PREFIX!r} + 'here', flush=True)\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.001)"

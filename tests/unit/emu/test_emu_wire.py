@@ -30,7 +30,7 @@ def random_header(rng: random.Random) -> wire.Header:
     )  # fmt: skip
 
 
-def test_header_by_hand():
+def test_header_packs_to_hand_written_bytes():
     header = wire.Header(
         message=0x01020304,
         offset=0x05060708,
@@ -46,7 +46,7 @@ def test_header_by_hand():
     assert wire.Header(1 << 32 | 7, offset=(1 << 33) + 5).pack() == struct.pack(">IIHIH", 7, 5, 0, 0, 0)
 
 
-def test_codec_and_scapy_agree():
+def test_header_codec_and_scapy_layer_agree():
     rng = random.Random(1)
     for _ in range(500):
         header = random_header(rng)
@@ -70,7 +70,7 @@ def test_scapy_layer_has_the_fields_of_the_table():
     assert set(table.GRADWIRE_FIELDS) == set(table.PACKET_KINDS)
 
 
-def test_datagrams_are_dissected_and_padding_is_not_content():
+def test_scapy_dissects_datagrams_with_padding_and_payload():
     ack = wire.Header(3, sequence=9, kind=wire.ACK, important=True, echo=True)
     frame = Ether() / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=7117, dport=49155) / (ack.pack() + bytes(2))
     assert len(frame) == table.MIN_FRAME
@@ -89,7 +89,7 @@ def frames_of(rng: random.Random, count: int) -> list[tuple[wire.Header, bytes]]
     return found
 
 
-def test_stream_of_frames_however_it_is_cut():
+def test_stream_frames_are_reassembled_from_any_fragmentation():
     rng = random.Random(2)
     sent = frames_of(rng, 60)
     data = b"".join(header.pack() + content for header, content in sent)
@@ -102,7 +102,7 @@ def test_stream_of_frames_however_it_is_cut():
         assert got == sent
 
 
-def test_stream_in_a_segment_is_dissected():
+def test_scapy_dissects_stream_frames_of_a_tcp_segment():
     sent = frames_of(random.Random(3), 5)
     data = b"".join(header.pack() + content for header, content in sent)
     segment = Ether(bytes(Ether() / IP() / TCP(sport=50000, dport=7118) / data))
@@ -115,12 +115,12 @@ def test_stream_in_a_segment_is_dissected():
     assert len(cut[GradwireStream].frames) in (4, 5)
 
 
-def test_tos_byte():
+def test_tos_byte_encodes_priority_and_importance():
     assert [table.tos_byte(queue, True) for queue in (0, 1, 7)] == [0xE2, 0xC2, 0x02]
     assert [table.tos_byte(queue, False) for queue in (0, 7)] == [0xE0, 0x00]
 
 
-def test_without_scapy_one_line_says_so():
+def test_missing_scapy_is_reported_in_one_line():
     code = (
         "import sys; sys.modules['scapy'] = sys.modules['scapy.fields'] = None\n"
         "from gradwire.emu.switches.backend_kind import TestbedError\n"
@@ -133,9 +133,9 @@ def test_without_scapy_one_line_says_so():
     )
 
 
-def test_agents_import_little():
-    """What runs inside the testbed starts fast and needs no extra; with the rules of a transport comes its table, and so
-    pydantic, once before agents are forked."""
+def test_agents_import_no_heavy_packages():
+    """Agents start fast and need no optional packages. The rules of a transport import pydantic with its table, once
+    before agents are forked."""
     code = (
         "import sys, gradwire.emu.control.controller, gradwire.emu.control.launchers, gradwire.emu.agent.agent, gradwire.emu.transports.tcp\n"
         "import gradwire.emu.transports.datagrams, gradwire.emu.wire.header\n"

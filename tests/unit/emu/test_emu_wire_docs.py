@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_tables_are_up_to_date():
+def test_wire_format_tables_are_up_to_date():
     done = subprocess.run([sys.executable, "docs/wire_tables.py", "--check"], cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, "run python docs/wire_tables.py"
 
 
-def test_example(tmp_path: Path):
+def test_wire_format_example_runs(tmp_path: Path):
     pytest.importorskip("scapy", reason="scapy is not installed")
     from scapy.all import IP, UDP, Ether, wrpcap
 

@@ -19,9 +19,8 @@ def found(index, mask, number):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_compiled_code_finds_what_has_been_put_and_nothing_else(seed):
-    """Numbers close together and far apart, put, changed and taken out; whoever has the index is told when it is no
-    more."""
+def test_compiled_lookup_finds_exactly_the_stored_entries(seed):
+    """Entries with near and distant numbers are added, changed and removed. `put` reports a new index."""
     rng, table, known = random.Random(seed), WordTable(8), {}
     index, mask = table.index, table.mask
     for _ in range(600):
@@ -34,7 +33,7 @@ def test_compiled_code_finds_what_has_been_put_and_nothing_else(seed):
     assert all(found(index, mask, each) == record == table.get(each) for each, record in known.items())
 
 
-def test_a_longer_block_begins_with_the_same_words_and_ends_with_zeros():
+def test_resized_block_preserves_words_and_appends_zeros():
     block = WordBlock(3)
     block.words[:] = WordBlock(3).words
     block.words[1] = -(1 << 63)

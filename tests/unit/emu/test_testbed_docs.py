@@ -29,7 +29,7 @@ def names(text: str) -> set[str]:
     return set(re.findall(r"`([\w.]+)`", text))
 
 
-def test_what_there_is_to_choose_from():
+def test_testbed_page_lists_transports_switches_balancers_and_packages():
     assert set(available_transports()) <= names(section(TESTBED, "Transports"))
     assert set(BACKENDS) <= names(section(TESTBED, "Switches"))
     assert set(BALANCERS) <= names(section(TESTBED, "What it cannot do"))
@@ -45,7 +45,7 @@ def test_what_there_is_to_choose_from():
         ("output.delays", True),
     ],
 )  # fmt: skip
-def test_what_is_said_to_be_refused_is_refused(field: str, value: object):
+def test_documented_unsupported_settings_are_rejected(field: str, value: object):
     assert names(section(TESTBED, "What it cannot do")) & {field, field.split(".")[1]}
     table, key = field.split(".")
     transport = "ndp" if key == "trim_threshold" else "pfabric" if key == "shortest_first" else "dctcp"
@@ -61,7 +61,7 @@ def test_what_is_said_to_be_refused_is_refused(field: str, value: object):
     assert any(str(mistake).startswith(f"{field}:") for mistake in caught.value.mistakes)
 
 
-def test_every_edit_of_the_kernel_is_explained():
+def test_readme_explains_every_kernel_edit():
     table = section(INSIDE, "Virtual time")
     rows = [line for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
     places = sum(2 if "two lines" in row else 1 for row in rows)
@@ -70,7 +70,7 @@ def test_every_edit_of_the_kernel_is_explained():
     assert f"with {['one', 'two', 'three', 'four', 'five', 'six', 'seven'][len(rows) - 1]} edits" in table
 
 
-def test_every_part_of_the_room_is_on_its_map():
+def test_readme_lists_every_module_of_emu():
     table = INSIDE.split("| part |")[1].split("\n\n")[0]
     parts = {path.stem for path in (ROOT / "emu").glob("*.py")} - {"__init__"}
     parts |= {path.name for path in (ROOT / "emu").iterdir() if (path / "__init__.py").exists()}

@@ -24,21 +24,21 @@ def _compiled(word, kind):
 
 
 @given(st.integers(0, (1 << 61) - 1), st.integers(0, 7))
-def test_compiled_and_python_code_agree(word: int, kind: int) -> None:
+def test_compiled_bit_fields_equal_python_ones(word: int, kind: int) -> None:
     expected = kind_of(word), with_kind(word, kind), is_last(word), with_last(word, kind > 3)
     assert tuple(_compiled(word, kind)) == expected
     assert (kind_of(expected[1]), is_last(expected[3])) == (kind, kind > 3)
     assert expected[1] ^ word < 1 << 35  # the fields above are as before
 
 
-def test_arrays_are_read_and_replaced_element_by_element() -> None:
+def test_bit_fields_of_arrays_are_elementwise() -> None:
     words = np.array([5 << 32, 2 << 32 | 9])
     assert kind_of(words).tolist() == [5, 2]
     assert with_kind(words, 1).tolist() == [1 << 32, 1 << 32 | 9]
 
 
 @pytest.mark.parametrize("module", [packets, replies])
-def test_the_fields_of_a_word_do_not_overlap(module: object) -> None:
+def test_bit_fields_of_a_word_do_not_overlap(module: object) -> None:
     fields = [field for field in vars(module).values() if isinstance(field, BitField)]
     words = ["body" if (field.shift in (20, 42) and field.bits > 16) or field.bits == 20 else "one" for field in fields]
     for word in {*words}:
@@ -49,7 +49,7 @@ def test_the_fields_of_a_word_do_not_overlap(module: object) -> None:
                 taken |= field.mask << field.shift
 
 
-def test_another_position_changes_the_fingerprint() -> None:
+def test_bit_field_position_changes_the_fingerprint() -> None:
     def of(shift: int) -> str | None:
         field = BitField(shift, 3, "a field")
         function = type(made_of)(kind.__code__, {"field": field}, "kind")

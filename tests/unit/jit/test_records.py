@@ -52,7 +52,7 @@ class Fast(Port):
     seen = Bitmap(1, "packets seen")
 
 
-def test_entries_follow_one_another_and_derived_ones_use_the_space() -> None:
+def test_record_entries_are_consecutive_and_derived_ones_use_the_space() -> None:
     offsets = {name: offset for name, offset, *_ in Fast.table()}
     assert offsets == {
         "busy": 0, "node": 1, "own": 2, "listed": 6, "bitmaps_base": 7, "bitmap_words": 8, "bitmaps": 7, "speed": 2,
@@ -62,12 +62,12 @@ def test_entries_follow_one_another_and_derived_ones_use_the_space() -> None:
     assert Fast.speed.unit == "bit/s" and Fast.speed.meaning == "a speed"
 
 
-def test_entries_that_do_not_fit_are_refused() -> None:
+def test_record_entries_beyond_the_space_are_refused() -> None:
     with pytest.raises(TypeError, match=r"Full\.e does not fit into the record"):
         type("Full", (Port,), {name: Word("a field") for name in "abcde"})
 
 
-def test_an_entry_that_is_declared_again_keeps_its_place() -> None:
+def test_redeclared_record_entry_keeps_its_offset() -> None:
     class Other(Fast):
         speed = Reference(lambda: Node, "another node")  # type: ignore[assignment]
         more = Word("the field behind it")
@@ -76,8 +76,8 @@ def test_an_entry_that_is_declared_again_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("module", [flows, network, programs, header])
-def test_entries_of_the_engine_overlap_on_purpose_only(module: object) -> None:
-    """A pointer may share its word with the base; nodes, connections and messages share words by their kind."""
+def test_engine_record_entries_overlap_only_where_declared(module: object) -> None:
+    """A pointer may share its word with the base; nodes, connections and messages share words by kind."""
     shared = {
         ("Sender", "open_packets"), ("Host", "is_paused"), ("Host", "ps_per_byte"), ("Host", "timer_heap"),
         ("Sender", "una"), ("Sender", "nxt"), ("Receiver", "cumulative"), ("Sender", "ties_since"),
@@ -126,7 +126,7 @@ def _state() -> np.ndarray:
     return words
 
 
-def test_compiled_code_and_python_do_the_same() -> None:
+def test_compiled_record_access_equals_python_access() -> None:
     compiled, plain = _state(), _state()
     assert _enter(compiled.ctypes.data) == 44
     change = _change.py_func
@@ -139,12 +139,12 @@ def test_compiled_code_and_python_do_the_same() -> None:
     assert compiled[53] == 2  # bit 33: the second word of the second bitmap, which begins at 52
 
 
-def test_a_name_that_is_no_entry_is_refused() -> None:
+def test_unknown_record_entry_is_refused() -> None:
     with pytest.raises(AttributeError, match="bussy"):
         Port([0] * 20, 0).bussy = 1  # type: ignore[attr-defined]
 
 
-def test_a_float_is_refused_in_compiled_code() -> None:
+def test_compiled_code_refuses_a_float_in_a_record() -> None:
     from numba.core.errors import TypingError
 
     @njit
@@ -155,7 +155,7 @@ def test_a_float_is_refused_in_compiled_code() -> None:
         write(_state().ctypes.data)
 
 
-def test_a_view_of_several_records_reads_and_writes_columns() -> None:
+def test_view_of_several_records_reads_and_writes_columns() -> None:
     words = np.arange(40)
     nodes = view(Node, words, np.array([4, 12]))
     assert nodes.count.tolist() == [4, 12] and nodes.history[1].tolist() == [6, 14]
@@ -163,7 +163,7 @@ def test_a_view_of_several_records_reads_and_writes_columns() -> None:
     assert words[[4, 12]].tolist() == [1, 2]
 
 
-def test_the_code_of_a_record_covers_the_records_it_leads_to() -> None:
+def test_record_code_covers_referenced_records() -> None:
     def port_of(count: int) -> type[Record]:
         node = type("N", (Record,), {"history": Array(count, "numbers"), "last": Word("the last")})
         return type("P", (Record,), {"node": Reference(lambda: node, "its node")})

@@ -50,13 +50,13 @@ def test_acknowledgements_of_newreno_are_not_ect(ecn):
     assert (marked(outcome, DATA) > 0) == ecn
 
 
-def test_a_switch_that_drops_by_choice_drops_them_too():
+def test_selective_drop_discards_newreno_acknowledgements():
     outcome = outcome_of(NEWRENO, True, selective_drop=True)
     assert {drop.packet.kind for drop in outcome.drops if drop.cause == "selective"} == {ACK}
 
 
 @pytest.mark.parametrize("ecn", [False, True])
-def test_acknowledgements_of_dctcp_are_ect_as_in_linux_and_their_marks_counted_apart(ecn):
+def test_dctcp_acknowledgements_are_ect_with_separate_mark_counter(ecn):
     outcome = outcome_of(DCTCP, ecn)
     assert all(t.packet.important == ecn for t in outcome.transmissions if t.packet.kind == ACK)
     assert sum(port.control_marks for port in outcome.ports) == marked(outcome, ACK)
@@ -64,6 +64,6 @@ def test_acknowledgements_of_dctcp_are_ect_as_in_linux_and_their_marks_counted_a
     assert (marked(outcome, ACK) > 0) == (marked(outcome, DATA) > 0) == ecn
 
 
-def test_what_dlcp_answers_is_never_dropped_by_choice():
+def test_dlcp_control_packets_are_important():
     outcome = outcome_of(DLCP, True, selective_drop=True)
     assert all(t.packet.important for t in outcome.transmissions if t.packet.kind != DATA)

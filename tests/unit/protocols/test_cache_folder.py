@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "above" / "cache"
 
 
-def test_a_cache_is_created_for_its_user_alone_whatever_the_umask(cache):
+def test_cache_folder_is_created_with_mode_0700_under_any_umask(cache):
     before = os.umask(0)
     try:
         assert private_folder("engines") == cache / "engines"
@@ -40,7 +40,7 @@ def test_a_cache_is_created_for_its_user_alone_whatever_the_umask(cache):
 
 
 @pytest.mark.parametrize("name, mode", [("cache", 0o777), ("cache", 0o707), ("cache/engines", 0o777), ("", 0o777)])
-def test_a_folder_that_others_may_write_to_is_refused(cache, name, mode):
+def test_world_writable_cache_folder_is_refused(cache, name, mode):
     (cache / "engines").mkdir(parents=True)
     (cache.parent / name).chmod(mode)
     with pytest.raises(UnsafeCacheError, match=rf"others may write to {cache.parent / name}.*mode 0{mode:o}"):
@@ -49,14 +49,14 @@ def test_a_folder_that_others_may_write_to_is_refused(cache, name, mode):
     assert private_folder("engines")
 
 
-def test_a_sticky_folder_above_it_is_no_danger(cache):
+def test_sticky_world_writable_parent_folder_is_accepted(cache):
     cache.parent.mkdir()
     cache.parent.chmod(0o1777)  # as /tmp
     assert private_folder() == cache
 
 
 @pytest.mark.parametrize("group, is_refused", [("own", False), ("shared", True), ("other", True)])
-def test_a_group_counts_unless_the_user_is_alone_in_it(cache, monkeypatch, group, is_refused):
+def test_group_writable_cache_is_refused_unless_group_is_private(cache, monkeypatch, group, is_refused):
     cache.mkdir(parents=True)
     cache.chmod(0o770)
     number = cache.stat().st_gid
@@ -73,7 +73,7 @@ def test_a_group_counts_unless_the_user_is_alone_in_it(cache, monkeypatch, group
 
 @is_root
 @pytest.mark.parametrize("owned", ["cache", ""])
-def test_a_folder_of_somebody_else_is_refused_but_not_one_of_roots_above(cache, owned):
+def test_folder_of_another_user_is_refused_but_root_owned_parent_is_accepted(cache, owned):
     cache.mkdir(parents=True)
     os.chown(cache.parent / owned, SOMEBODY, SOMEBODY)
     with pytest.raises(UnsafeCacheError, match=f"belongs to user {SOMEBODY}"):
@@ -88,7 +88,7 @@ def test_a_folder_of_somebody_else_is_refused_but_not_one_of_roots_above(cache, 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_link_is_judged_by_where_it_leads(cache, tmp_path, monkeypatch):
+def test_symbolic_link_is_checked_by_its_target(cache, tmp_path, monkeypatch):
     cache.mkdir(parents=True)
     link = tmp_path / "link"
     link.symlink_to(cache)
@@ -98,7 +98,7 @@ def test_a_link_is_judged_by_where_it_leads(cache, tmp_path, monkeypatch):
         check_private(link)
 
 
-def test_engines_of_a_refused_folder_are_neither_read_nor_removed(cache, capsys):
+def test_engines_in_unsafe_cache_are_neither_loaded_nor_removed(cache, capsys):
     planted = cache / "engines" / "abc"
     planted.mkdir(parents=True)
     (planted / engine_cache.ABOUT).write_text("{}")
@@ -111,7 +111,7 @@ def test_engines_of_a_refused_folder_are_neither_read_nor_removed(cache, capsys)
 
 
 @pytest.mark.parametrize("command", [["cache"], ["cache", "clear"]])
-def test_the_command_says_that_a_folder_is_refused(cache, command):
+def test_cache_command_reports_an_unsafe_folder(cache, command):
     assert CliRunner().invoke(cli.app, command).exit_code == 0, "none is there yet"
     cache.mkdir(parents=True)
     cache.chmod(0o777)
@@ -129,8 +129,8 @@ class Bomb:
         return Path.touch, (self.marker,)
 
 
-def test_a_pickle_under_a_right_digest_is_not_loaded(tmp_path):
-    """As a cache of gradwire 0.1 may still hold, or somebody may have put there."""
+def test_pickle_with_valid_digest_is_not_loaded(tmp_path):
+    """A cache of gradwire 0.1, or an attacker, may have left such a file."""
     import hashlib
 
     marker = tmp_path / "ran"
@@ -142,7 +142,7 @@ def test_a_pickle_under_a_right_digest_is_not_loaded(tmp_path):
     assert marker.exists(), "the bomb is one"
 
 
-def test_a_piece_comes_back_as_it_was_and_a_damaged_one_does_not(tmp_path):
+def test_object_cache_returns_written_entry_and_rejects_corrupt_entry(tmp_path):
     piece = object_cache.CacheEntry({"calls": ["a"], "result": {"pointer": "int64"}}, b"\n\0code\n")
     object_cache.write(tmp_path, "key", piece)
     assert object_cache.read(tmp_path, "key") == piece
@@ -152,7 +152,7 @@ def test_a_piece_comes_back_as_it_was_and_a_damaged_one_does_not(tmp_path):
     assert object_cache.read(tmp_path, "key") is None
 
 
-def test_types_come_back_as_they_were():
+def test_numba_types_survive_json_round_trip():
     from numba.core import types
 
     from gradwire.jit.function_cache import _text_of, _type_of
@@ -167,7 +167,7 @@ def test_types_come_back_as_they_were():
             _text_of(kind)
 
 
-def test_the_default_folder_is_the_users_own(monkeypatch):
+def test_default_cache_folder_follows_xdg_cache_home(monkeypatch):
     monkeypatch.delenv("GRADWIRE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/gradwire")

@@ -32,7 +32,7 @@ def streams(seeds: range, identities: int, length: int) -> NDArray[np.int64]:
     return np.asarray(mix.py_func((begin[:, None] + np.arange(length) * step[:, None]) & MASK))
 
 
-def test_the_rows_are_what_is_drawn():
+def test_vectorized_streams_equal_scalar_draws():
     rows = streams(range(1, 2), 3, 5)
     wanted = [
         draw.py_func(int(key_of(1, kind, identity)), count)
@@ -43,10 +43,10 @@ def test_the_rows_are_what_is_drawn():
 
 
 @pytest.mark.slow
-def test_no_stream_is_another_one_shifted():
-    """Two numbers in a row, 64 bits, of 2,000 streams of 4,096: where streams share a stretch, they are there twice. By
-    chance, among eight million, they hardly ever are; on one cycle of 2**32, four pairs of
-    streams would overlap."""
+def test_streams_share_no_pair_of_consecutive_numbers():
+    """Streams that overlap would share pairs of consecutive numbers; the test compares 2,000 streams of 4,096
+    numbers. A pair has 64 bits, so chance repetitions among eight million are very rare; on one cycle of 2**32, four
+    pairs of streams would overlap."""
     rows = streams(range(1, 6), 100, 4096)
     pairs = (rows[:, :-1] << 31) ^ rows[:, 1:]
     assert len(rows) == 2000
@@ -55,9 +55,8 @@ def test_no_stream_is_another_one_shifted():
 
 
 @pytest.mark.parametrize("distance", [1, 2, 7, 4 * 100])
-def test_streams_of_neighbours_are_not_alike(distance):
-    """Correlation between the draws of one link and of one that is near it in number, over several shifts: no more than
-    five standard errors of what chance makes of it."""
+def test_streams_of_nearby_links_are_uncorrelated(distance):
+    """Draws of nearby link numbers correlate by less than five standard errors, at several shifts."""
     rows = streams(range(1, 3), 100, 2048)
     uniform: NDArray[Any] = rows / 2.0**32 - 0.5
     for shift in range(4):
@@ -67,9 +66,9 @@ def test_streams_of_neighbours_are_not_alike(distance):
         assert abs(correlation) < 5 / ahead.size**0.5
 
 
-def test_a_tie_is_anybodys():
-    """Sixteen links that meet every 330 ns for a second: each has the lowest hash a sixteenth of the time (four standard
-    errors), the winner of a tie says nothing of the next one's, and time beyond 2 ms still counts."""
+def test_tie_break_is_fair_among_links():
+    """Sixteen links tie every 330 ns for a second, and each wins a sixteenth of the ties (four standard errors). The
+    winner of a tie is independent of the previous winner, and the hash depends on time beyond 2 ms."""
     keys = [int(key_of(1, TIE_DRAWS, link)) for link in range(16)]
     times = [n * 332_960 for n in range(4000)]
     table = np.array([[tie_break(key, time) for key in keys] for time in times])
@@ -82,6 +81,6 @@ def test_a_tie_is_anybodys():
     assert tie_break(keys[0], 5) != tie_break(keys[0], 5 + (1 << 31))
 
 
-def test_sort_keys_have_room_for_the_longest_window():
-    """Time, hash and index in 63 bits."""
+def test_sort_key_fits_the_longest_lookahead_window():
+    """Time, hash and index take 63 bits."""
     assert MAX_WINDOW <= 1 << (63 - TIE_BITS - 20)

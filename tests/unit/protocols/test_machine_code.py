@@ -60,7 +60,7 @@ def made(tmp_path_factory):
     return file.read_bytes(), json.loads(done.stdout)
 
 
-def test_it_does_what_it_says(made):
+def test_loaded_machine_code_computes_the_python_result(made):
     code, symbol = made
     function = machine_code.load(code, symbol, 2)
     table = (3, 141, 59, 26, 535, 897, 932, 384)

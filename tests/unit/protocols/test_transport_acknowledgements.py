@@ -35,18 +35,18 @@ def late(flow: FlowHarness, now: int) -> tuple[int, int] | None:
     return said(flow._reply(flow.run["on_late"](flow.memory, flow.k, flow.r, now)))
 
 
-def test_every_second_packet():
+def test_delayed_acks_acknowledge_every_second_packet():
     flow = ends()
     assert [said(flow.data(n, now=n * US)) for n in range(6)] == [None, (2, 0), None, (4, 0), None, (6, 0)]
     assert flow.receiver.timer == 0
 
 
-def test_every_packet_unless_asked():
+def test_receiver_acknowledges_every_packet_without_delayed_acks():
     flow = ends(delay=None)
     assert [said(flow.data(n)) for n in range(3)] == [(1, 0), (2, 0), (3, 0)]
 
 
-def test_one_that_nothing_follows():
+def test_delay_timer_acknowledges_a_single_packet():
     flow = ends()
     assert said(flow.data(0, now=7 * US)) is None
     assert flow.receiver.timer == 7 * US + DELAY
@@ -55,8 +55,8 @@ def test_one_that_nothing_follows():
     assert said(flow.data(1, now=60 * US)) is None  # and the next one waits again
 
 
-def test_what_is_out_of_order_is_acknowledged_at_once():
-    """Above a gap, with what waited; into the gap; below another gap; a second time."""
+def test_out_of_order_packet_is_acknowledged_immediately():
+    """The packets arrive above a gap, into the gap, below another gap, and as duplicates."""
     flow = ends()
     assert said(flow.data(0)) is None
     assert [said(flow.data(n)) for n in (2, 3, 5)] == [(1, 0), (1, 0), (1, 0)]
@@ -68,7 +68,7 @@ def test_what_is_out_of_order_is_acknowledged_at_once():
     assert said(flow.data(7)) is None
 
 
-def test_a_mark_is_that_of_any_of_both():
+def test_delayed_ack_echoes_a_mark_of_either_packet():
     flow = ends()
     marks = [1, 0, 0, 1, 0, 0, 1]
     answers = [said(flow.data(n, ce)) for n, ce in enumerate(marks)]
@@ -76,9 +76,9 @@ def test_a_mark_is_that_of_any_of_both():
     assert late(flow, US) == (7, 1)
 
 
-def test_dctcp_tells_marks_apart():
-    """Figure 1 of RFC 8257: where the mark changes, what waits is acknowledged with its own; so marked packets are known
-    exactly, here 1, 2 and 3 of 8."""
+def test_dctcp_acknowledges_immediately_when_the_mark_changes():
+    """A change of the mark makes the receiver acknowledge the pending packets with their own mark (RFC 8257, figure
+    1). The sender so learns exactly which packets were marked, here 1, 2 and 3 of 8."""
     flow = ends(Dctcp)
     answers = [said(flow.data(n, ce)) for n, ce in enumerate([0, 1, 1, 1, 0, 0, 0, 0])]
     assert answers == [None, (1, 0), (3, 1), None, (4, 1), (6, 0), None, (8, 0)]
@@ -104,24 +104,26 @@ def acknowledged(outcome: Outcome) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("connections", ["fresh", "persistent"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_five_packets(kind, connections):
-    """Two answers for four of them as they come, one for the fifth when 40 us have passed; delivered long before."""
+def test_five_packets_get_two_immediate_and_one_delayed_acknowledgement(kind, connections):
+    """Four packets cause two acknowledgements; the fifth is acknowledged after 40 us. The message is delivered before
+    that."""
     outcome = play([MessageSpec(0, 0, 1, 5_000)], kind, connections=connections)
     arrive = [(n + 1) * TX + US + TX + US for n in range(5)]
     assert acknowledged(outcome) == [(arrive[1], 2), (arrive[3], 4), (arrive[4] + DELAY, 5)]
     assert outcome.arrivals[0].time == arrive[4]
 
 
-def test_the_next_message_of_a_connection_ends_the_wait():
-    """The odd last packet of the first one waits for the first packet of the second."""
+def test_next_message_of_a_connection_triggers_the_pending_acknowledgement():
+    """The odd last packet of the first message is acknowledged with the first packet of the second."""
     outcome = play([MessageSpec(0, 0, 1, 3_000), MessageSpec(10 * US, 0, 1, 1_000)], connections="persistent")
     second = 10 * US + TX + US + TX + US
     assert [point for _, point in acknowledged(outcome)] == [2, 4]
     assert acknowledged(outcome)[-1][0] == second == outcome.arrivals[1].time
 
 
-def test_a_window_of_one_packet_waits():
-    """The first answer comes after the delay; then two leave at once, and their answer comes at once."""
+def test_initial_window_of_one_packet_waits_for_the_delay_timer():
+    """The first acknowledgement comes after the delay. The next two packets leave together and are acknowledged
+    immediately."""
     outcome = play([MessageSpec(0, 0, 1, 3_000)], initial_window=1, min_rto="1ms")
     first = TX + US + TX + US + DELAY
     assert acknowledged(outcome)[0] == (first, 1)
@@ -129,7 +131,7 @@ def test_a_window_of_one_packet_waits():
     assert acknowledged(outcome)[1] == (again + 2 * TX + US + TX + US, 3)
 
 
-def test_a_delay_that_outlasts_the_time_out_is_refused():
+def test_ack_delay_above_min_rto_is_rejected():
     with pytest.raises(ScenarioError, match="delayed_acks: is not below min_rto"):
         build_scenario({
             "name": "x", "topology": {"kind": "star", "hosts": 3},

@@ -42,7 +42,7 @@ class Flow(FlowHarness):
         return [first + i for i in range(ROOM) if answer.argument >> i & 1]
 
 
-def test_the_fourth_packet_is_answered_for_four():
+def test_fourth_packet_triggers_one_acknowledgement_for_four():
     flow = Flow()
     flow.pull()
     assert [flow.arrive(n).count for n in range(3)] == [0, 0, 0]
@@ -53,7 +53,7 @@ def test_the_fourth_packet_is_answered_for_four():
     assert flow.sender.una == 4 and flow.sender.in_flight == before - 4
 
 
-def test_what_came_out_of_order_is_told_one_by_one():
+def test_bitmap_acknowledges_each_out_of_order_packet():
     flow = Flow()
     flow.pull()
     for n in (9, 11, 14):
@@ -65,8 +65,9 @@ def test_what_came_out_of_order_is_told_one_by_one():
 
 
 @pytest.mark.parametrize("how", ["mark", "asked", "again", "far", "last"])
-def test_what_is_answered_at_once_tells_what_waits(how):
-    """Packet 2 waits. Then comes a marked one, one that asks, 1 again, one that does not fit, or the last."""
+def test_immediate_acknowledgement_covers_pending_packets(how):
+    """An immediate acknowledgement also covers packet 2 or 3, which is pending. Its cause is a marked packet, a
+    request, a duplicate of 1, a packet outside the bitmap, or the last packet."""
     flow = Flow(packets=20)
     flow.pull()
     flow.hear(0, flow.arrive(0, asks=1))
@@ -86,7 +87,7 @@ def test_what_is_answered_at_once_tells_what_waits(how):
     assert flow.sender.is_done == (how == "last")
 
 
-def test_what_waits_too_long_is_told_and_no_delay_measured():
+def test_late_acknowledgement_reports_pending_packets_without_delay_sample():
     flow = Flow()
     flow.pull()
     assert flow.arrive(1, now=TRIP // 2).count == 0
@@ -102,8 +103,8 @@ def test_what_waits_too_long_is_told_and_no_delay_measured():
     assert flow._reply(flow.run["on_late"](flow.memory, flow.k, flow.r, 9 * TRIP)).count == 0  # nothing waits now
 
 
-def test_places_are_counted_through():
-    """Beyond 8192 packets the place in an answer begins anew."""
+def test_bitmap_positions_wrap_after_8192_packets():
+    """The position in a bitmap starts again at 0 after 8192 packets."""
     flow = Flow(packets=20_000)
     flow.sender.una = flow.sender.nxt = 8 * PLACES + 90
     flow.sender.cwnd = 50 << SHIFT
@@ -115,8 +116,9 @@ def test_places_are_counted_through():
     assert flow.packets_in("acknowledged") == [8285, 8287, 8289, 8290]
 
 
-def test_a_sender_asks_for_an_answer_where_it_cannot_go_on():
-    """With the last packet that the window takes, the last of the message, and one that is sent again."""
+def test_sender_requests_acknowledgement_at_window_end_and_message_end():
+    """The sender requests an acknowledgement with the last packet of the window or message, and with
+    retransmissions."""
     flow = Flow(packets=7)
     flow.sender.cwnd = 3 << SHIFT
     asked = {}
@@ -138,9 +140,9 @@ def test_a_sender_asks_for_an_answer_where_it_cannot_go_on():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_at_random_the_sender_knows_what_has_arrived(seed):
-    """Packets are lost, doubled and overtake each other. Once nothing waits at the receiver, what the sender has heard of
-    is what has arrived; in the end that is everything."""
+def test_sender_state_matches_arrivals_under_random_loss_and_reordering(seed):
+    """Packets are lost, duplicated and reordered at random. When the receiver has nothing pending, the acknowledged
+    packets equal the arrived ones; in the end all have arrived."""
     rng = random.Random(seed)
     flow = Flow(packets=600, every=rng.choice((2, 4, 16)))
     under_way, arrived, now, answers = [], set(), 0, 0
@@ -168,8 +170,9 @@ def test_at_random_the_sender_knows_what_has_arrived(seed):
 # --- credit -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_packet_for_a_pull_after_the_first_window():
-    """54 packets are 1.5 products of 100 Gbps and 12 us; pulls that are lost or overtaken do no harm."""
+def test_each_pull_releases_one_packet_after_the_first_window():
+    """The first window is 54 packets, 1.5 bandwidth-delay products of 100 Gbps and 12 us. Lost and reordered pulls do
+    no harm."""
     flow = Flow(every=1, control="receiver")
     assert len(flow.pull()) == 54
     for number, more in ((1, 1), (4, 3), (2, 0), (5, 1)):
@@ -177,8 +180,9 @@ def test_a_packet_for_a_pull_after_the_first_window():
         assert len(flow.pull()) == more
 
 
-def test_a_receiver_asks_for_what_is_still_to_be_sent():
-    """Of 60 packets 54 go unasked: six arrivals ask for one each. A header asks for its packet once more."""
+def test_receiver_pulls_only_packets_beyond_the_first_window():
+    """The sender sends 54 of 60 packets without pulls, so six arrivals cause one pull each. A trimmed header causes
+    one more pull, for its packet."""
     flow = Flow(packets=60, every=4, control="both")
     flow.pull()
     asked = []
@@ -189,15 +193,15 @@ def test_a_receiver_asks_for_what_is_still_to_be_sent():
     assert asked == [1] * 7 + [0] * 13
 
 
-def test_time_outs_give_credit_back():
+def test_timeout_restores_credit():
     flow = Flow(every=1, control="receiver")
     out = flow.pull()
     flow.fire()
     assert flow.sender.credit == 54 and flow.pull() == out
 
 
-def test_without_pulls_one_packet_goes_unasked():
-    """Everything has been answered, and the pulls for what is left were lost."""
+def test_timeout_sends_one_packet_after_all_pulls_are_lost():
+    """All packets are acknowledged, and the pulls for the rest were lost."""
     flow = Flow(packets=100, every=1, control="receiver")
     for n in flow.pull():
         flow.hear(n, flow.data(n), now=TRIP)
@@ -209,9 +213,10 @@ def test_without_pulls_one_packet_goes_unasked():
 @pytest.mark.slow
 @pytest.mark.parametrize("control", ["receiver", "both"])
 @pytest.mark.parametrize("every", [1, 4])
-def test_receivers_share_out_their_line(control, every):
-    """16 hosts send 1 MB each to one: its line is busy from the first packet to the last. With credit no more is cut than
-    the first windows, 21 packets each (1.5 times 4.674 us); with windows alone much more is."""
+def test_receiver_credit_fills_the_link_with_few_trimmed_packets(control, every):
+    """Sixteen hosts send 1 MB each to one host, whose link is busy from the first packet to the last. With credit at
+    most the first windows are trimmed, 21 packets each (1.5 times 4.674 us); with windows alone the switch trims more
+    than twice as many."""
     network, flows = star_of(17), incast(16, 1_000_000)
     cut = {}
     for who in (control, "sender"):
@@ -227,8 +232,9 @@ def test_receivers_share_out_their_line(control, every):
     assert cut[control] <= 16 * 21 < cut["sender"] / 2
 
 
-def test_a_quarter_of_the_acknowledgements():
-    """One flow alone, whose window is 1.5 products: an acknowledgement for four packets, and a few more at the end."""
+def test_ack_every_4_sends_a_quarter_of_the_acknowledgements():
+    """One flow runs alone with a window of 1.5 bandwidth-delay products. Four packets cause one acknowledgement, with
+    a few more at the end."""
     sent, ends = {}, {}
     for every in (1, 4):
         network = star_of(2)

@@ -13,15 +13,15 @@ D = 4154 * 800  # a full packet at 10 Gbps
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
-def test_packets_leave_at_the_share_of_the_line(share):
-    """n packets: n - 1 gaps of d / share, two transmissions, two latencies."""
+def test_flow_sends_at_its_share_of_the_line_rate(share):
+    """n packets take n - 1 gaps of d / share, two transmissions and two latencies."""
     n = 50
     outcome = play(star_of(2, rate=10 * GBPS), [Flow(1, 0, n * 4096)], transport("constant_rate", share=share))
     assert outcome.ends[0] == pytest.approx((n - 1) * D / share + 2 * D + 2 * US, rel=1e-5)
     assert (outcome.sent, outcome.again) == ([n], [0])
 
 
-def test_every_packet_once_and_no_acknowledgement():
+def test_sender_sends_each_packet_once_without_acknowledgements():
     flow = FlowHarness(ConstantRate, 5)
     assert flow.pull(7) == [0, 1, 2, 3, 4]
     assert flow.sender.timer == 7 + MS
@@ -32,7 +32,7 @@ def test_every_packet_once_and_no_acknowledgement():
     assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
-def test_without_a_stop_everything_is_sent_again():
+def test_sender_retransmits_all_packets_without_a_stop_packet():
     flow = FlowHarness(ConstantRate, 3, repeat_after=100 * US)
     flow.pull(0)
     now = flow.fire()
@@ -45,7 +45,7 @@ def test_without_a_stop_everything_is_sent_again():
     assert int(flow.run["pull"](flow.memory, flow.k, flow.f, now)) == BLOCKED
 
 
-def test_the_bound_is_what_may_be_missing():
+def test_receiver_stops_the_sender_at_the_loss_bound():
     flow = FlowHarness(ConstantRate, 4, allowed=4096)
     for sequence in (0, 2):
         assert flow.run["on_data"](flow.memory, flow.k, flow.r, sequence, 4096, 0, 0) == 0
@@ -56,15 +56,15 @@ def test_the_bound_is_what_may_be_missing():
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.2])
-def test_everything_ends_where_packets_are_lost(bound):
+def test_all_messages_complete_despite_packet_loss(bound):
     flows = incast(4, 200_000, bound=bound)
     outcome = play(star_of(5, loss=0.1), flows, transport("constant_rate", share=0.5), buffer=100_000)
     assert outcome.drops["tail"] > 0
     assert all(lost <= bound * 200_000 for lost in outcome.lost)
 
 
-def test_flows_in_step_at_a_full_queue_do_not_lose_the_same_packets_for_ever():
-    """Three hosts at full rate into one port with room for two packets."""
+def test_synchronized_flows_complete_through_a_two_packet_queue():
+    """Three hosts send at full rate into one port with a queue of two packets."""
     outcome = play(star_of(4), incast(3, 40 * 4096), transport("constant_rate", repeat_after="20us"), buffer=9_000)
     assert outcome.lost == [0, 0, 0]
     assert max(outcome.ends) < 100 * MS

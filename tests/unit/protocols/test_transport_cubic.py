@@ -51,7 +51,7 @@ def finish_window(flow, una, now):
 
 
 @pytest.mark.parametrize("x", [0, 1, 7, 8, 26, 27, 63, 64, 10**9 - 1, 10**9, 2**40 + 1, 2**62 - 1, 2**63 - 1])
-def test_cube_root(x):
+def test_cube_root_is_the_floor_of_the_exact_root(x):
     root = cube_root.py_func(x)
     assert root**3 <= x < (root + 1) ** 3
 
@@ -59,7 +59,7 @@ def test_cube_root(x):
 # --- reductions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_leaves_seven_tenths():
+def test_loss_reduces_the_window_to_70_percent():
     """Section 4.6: ssthresh = cwnd = 0.7 cwnd, W_max = cwnd."""
     flow = at_window(100)
     lose_first(flow, now=10 * US)
@@ -68,7 +68,7 @@ def test_a_loss_leaves_seven_tenths():
     assert flow.sender.w_max == 100 * ONE
 
 
-def test_an_echo_counts_as_a_loss_once_per_window():
+def test_ecn_echo_reduces_the_window_once_per_window():
     flow = at_window(100, ecn=True)
     flow.ack(0, 1, echo=1, now=10 * US)
     assert packets(flow.sender.cwnd) == pytest.approx(70, abs=0.001)
@@ -77,7 +77,7 @@ def test_an_echo_counts_as_a_loss_once_per_window():
 
 
 @pytest.mark.parametrize(("converge", "peak"), [(True, 0.85 * 80), (False, 80)])
-def test_fast_convergence_aims_lower_when_the_last_peak_was_not_reached(converge, peak):
+def test_fast_convergence_lowers_w_max_below_the_last_peak(converge, peak):
     """Section 4.7: W_max = cwnd (1 + beta) / 2."""
     flow = at_window(80, fast_convergence=converge)
     flow.sender.w_max = 100 * ONE
@@ -86,7 +86,7 @@ def test_fast_convergence_aims_lower_when_the_last_peak_was_not_reached(converge
     assert packets(flow.sender.cwnd) == pytest.approx(56, abs=0.001)
 
 
-def test_fast_convergence_does_not_act_at_or_above_the_last_peak():
+def test_fast_convergence_does_not_act_at_the_last_peak():
     flow = at_window(100)
     flow.sender.w_max = 100 * ONE
     lose_first(flow, now=10 * US)
@@ -94,14 +94,15 @@ def test_fast_convergence_does_not_act_at_or_above_the_last_peak():
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.85])
-def test_beta_is_a_parameter(beta):
+def test_beta_sets_the_window_reduction(beta):
     flow = at_window(200, beta=beta)
     lose_first(flow, now=10 * US)
     assert packets(flow.sender.cwnd) == pytest.approx(200 * beta, abs=0.001)
 
 
-def test_a_time_out_starts_again_and_the_next_stage_is_convex():
-    """Section 4.8: one packet, ssthresh = 0.7 of what was out; after slow start K = 0 and W_max = cwnd."""
+def test_timeout_resets_the_window_and_the_next_stage_is_convex():
+    """A time-out leaves one packet and ssthresh = 0.7 of the flight size (section 4.8). After slow start K = 0 and
+    W_max = cwnd."""
     flow = at_window(100)
     flow.sender.w_max = 500 * ONE
     now = flow.fire()
@@ -146,7 +147,7 @@ def run_rounds(flow, rtt, seconds, begin=SECOND):
         yield now, flow.sender.cwnd
 
 
-def test_the_window_follows_the_curve():
+def test_window_follows_the_cubic_curve():
     """After a loss at 100 packets and a round trip of 200 ms: each of the w acknowledgements of a round moves the window
     by (target - cwnd) / cwnd, target = C (t + rtt - K)^3 + 100, worked out here with floating point. Concave up to K =
     4.2 s, when the window is back at 100, convex after it. In the first round W_cubic(0) = 70 is below W_est, which
@@ -171,9 +172,9 @@ def test_the_window_follows_the_curve():
     assert seen[39] > 115
 
 
-def test_reno_friendly_region_is_a_line():
-    """At a round trip of 1 ms nothing of the curve is seen in a hundred of them (0.001 s^3): the window grows by
-    3 (1 - 0.7) / (1 + 0.7) = 0.529 packets per round trip, until it is where it was, then by one."""
+def test_reno_friendly_window_grows_linearly():
+    """The cubic curve adds almost nothing in a hundred round trips of 1 ms (0.001 s^3). The window grows by 3 (1 -
+    0.7) / (1 + 0.7) = 0.529 packets per round trip up to its previous value, then by one."""
     flow = at_window(70)
     flow.sender.w_max = 100 * ONE
     flow.sender.srtt = MS
@@ -186,7 +187,7 @@ def test_reno_friendly_region_is_a_line():
     assert flow.sender.w_est == flow.sender.cwnd
 
 
-def test_time_stands_still_while_the_window_is_not_the_limit():
+def test_cubic_epoch_pauses_while_the_window_is_not_full():
     flow = at_window(70)
     flow.sender.w_max = 100 * ONE
     flow.sender.srtt = MS
@@ -198,7 +199,7 @@ def test_time_stands_still_while_the_window_is_not_the_limit():
     assert flow.sender.epoch == began + SECOND  # the first of them found the window not full any more
 
 
-def test_slow_start_is_that_of_newreno():
+def test_slow_start_equals_newreno():
     ours, reno = FlowHarness(Cubic, 1000), FlowHarness(TcpNewReno, 1000)
     for flow in (ours, reno):
         flow.pull()
@@ -208,8 +209,8 @@ def test_slow_start_is_that_of_newreno():
     assert ours.sender.cwnd == reno.sender.cwnd == 210 * ONE
 
 
-def test_no_word_overflows():
-    """The largest window, a steep curve, long stages; and one acknowledgement for very many packets."""
+def test_state_stays_within_64_bits_at_extreme_values():
+    """The test combines the largest window, a steep curve and long stages. One acknowledgement covers 1000 packets."""
     for c in (0.001, 0.4, 10.0):
         flow = at_window(1000, word=Word, count=5000, c=c)
         flow.sender.cwnd = 1 << 38
@@ -231,9 +232,9 @@ def test_no_word_overflows():
 # --- over the fabric ----------------------------------------------------------------------------------------------
 
 
-def test_two_flows_share_a_port_fairly_and_fill_it():
-    """Two flows of 20 MB to one host at 10 Gbps, marks above 100 KB: the port is never idle for long, and neither flow
-    ends much before the other."""
+def test_two_flows_share_a_link_fairly_at_full_utilization():
+    """Two flows of 20 MB to one host share 10 Gbps, with marks above 100 KB. The port is almost always busy, and the
+    flows end at about the same time."""
     size = 20_000_000
     flows = [Flow(1, 0, size), Flow(2, 0, size)]
     outcome = play(
@@ -246,7 +247,7 @@ def test_two_flows_share_a_port_fairly_and_fill_it():
     assert min(outcome.ends) > 0.85 * max(outcome.ends)
 
 
-def test_a_shallow_buffer_costs_losses_but_everything_arrives():
+def test_all_messages_arrive_despite_a_shallow_buffer():
     size = 20_000_000
     flows = [Flow(1, 0, size), Flow(2, 0, size)]
     outcome = play(star_of(3, rate=10 * GBPS), flows, transport("cubic"), buffer=300_000)
@@ -255,13 +256,13 @@ def test_a_shallow_buffer_costs_losses_but_everything_arrives():
     assert ideal < max(outcome.ends) < 2 * ideal
 
 
-def test_everything_ends_over_a_lossy_link():
+def test_all_messages_complete_over_a_lossy_link():
     outcome = play(star_of(3, loss=0.05), [Flow(1, 0, 300_000), Flow(2, 0, 1)], transport("cubic"), buffer=1_000_000)
     assert outcome.drops["link_loss"] > 0
     assert outcome.lost == [0, 0]
 
 
-def test_the_timer_runs_only_while_something_is_out():
+def test_retransmission_timer_stops_when_all_packets_are_acknowledged():
     flow = at_window(10, count=10)
     for sequence in range(10):
         flow.ack(sequence, sequence + 1, now=US)

@@ -27,12 +27,12 @@ def flow_of(packets=1000, **settings):
 # --- go-back-N --------------------------------------------------------------------------------------------------
 
 
-def test_headers_are_those_of_rocev2():
+def test_packet_headers_have_rocev2_sizes():
     assert (ROCE_OVERHEAD, ROCE_ACK_BYTES) == (14 + 20 + 8 + 12 + 4, 14 + 20 + 8 + 12 + 4 + 4)
     assert (Dcqcn.data_overhead, Dcqcn.control_bytes) == (58, 62)
 
 
-def test_the_receiver_takes_packets_in_order_and_refuses_once_per_gap():
+def test_receiver_accepts_in_order_packets_and_sends_one_nack_per_gap():
     flow = flow_of(6, last=100)
     assert flow.data(0) == ReceiverReply(ACK, 0, 1, 0, 1)
     assert flow.data(2) == ReceiverReply(NACK, 0, 1, 0, 1)
@@ -49,7 +49,7 @@ def test_the_receiver_takes_packets_in_order_and_refuses_once_per_gap():
     assert flow.receiver.is_done and flow.receiver.received_bytes == 5 * 4096 + 100
 
 
-def test_a_refusal_takes_the_sender_back():
+def test_nack_moves_the_sender_back():
     flow = flow_of(10)
     assert flow.pull() == list(range(10))
     flow.ack(0, 1)
@@ -62,7 +62,7 @@ def test_a_refusal_takes_the_sender_back():
     assert flow.sender.is_done == 1
 
 
-def test_an_acknowledgement_takes_a_sender_that_went_back_too_far_forward():
+def test_cumulative_ack_moves_the_sender_forward_after_a_nack():
     flow = flow_of(10)
     flow.pull()
     flow.control(NACK, 3, 2)
@@ -72,7 +72,7 @@ def test_an_acknowledgement_takes_a_sender_that_went_back_too_far_forward():
     assert flow.pull() == [8, 9]
 
 
-def test_the_time_out_goes_back_doubles_and_is_itself_again_with_progress():
+def test_timeout_goes_back_doubles_rto_and_progress_resets_backoff():
     flow = flow_of(10, rto=100 * US, max_rto=300 * US)
     flow.pull(0, most=4)
     assert flow.sender.timer == 100 * US
@@ -91,7 +91,7 @@ def test_the_time_out_goes_back_doubles_and_is_itself_again_with_progress():
     assert flow.sender.timer == 440 * US
 
 
-def test_the_time_out_is_at_least_three_unloaded_round_trips():
+def test_rto_is_at_least_three_unloaded_round_trips():
     flow = flow_of(10, rto=1 * US)
     flow.pull(0, most=1)
     assert flow.sender.timer == 60 * US
@@ -100,7 +100,7 @@ def test_the_time_out_is_at_least_three_unloaded_round_trips():
 # --- DCQCN: notifications ---------------------------------------------------------------------------------------
 
 
-def test_the_receiver_notifies_once_in_50_us():
+def test_receiver_sends_at_most_one_cnp_per_50_us():
     flow = flow_of(packets=100)
     echoes = [flow.data(n, ce=1, now=n * 10 * US).echo for n in range(12)]
     assert echoes == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
@@ -108,7 +108,7 @@ def test_the_receiver_notifies_once_in_50_us():
     assert flow.data(13, ce=1, now=1000 * US + 1).echo == 1
 
 
-def test_a_marked_packet_that_deserves_no_answer_still_notifies():
+def test_marked_out_of_order_packet_still_triggers_a_cnp():
     flow = flow_of(packets=100)
     assert flow.data(1).kind == NACK
     assert flow.data(2, ce=1, now=US) == ReceiverReply(ACK, 1, 0, 0, 1)
@@ -137,15 +137,15 @@ def clocked(word=int, packets=100_000, **settings):
     return Clocked(Dcqcn, packets, base_rtt=20 * US, word=word, **settings)
 
 
-def test_starts_at_line_rate_and_stays_there():
+def test_flow_starts_and_stays_at_line_rate_without_cnps():
     flow = clocked()
     assert (flow.sender.rate, flow.sender.gap) == (ONE, flow.sender.ps_per_byte)
     assert flow.pull(0, most=500) == list(range(500))  # no window
     assert flow.send(10_000 * US) == ONE
 
 
-def test_the_first_notification_halves():
-    """alpha is 1 whenever it comes, and stays 1: (1 - g) 1 + g."""
+def test_first_cnp_halves_the_rate():
+    """alpha is 1 at the first notification and stays 1: (1 - g) 1 + g."""
     flow = clocked()
     assert flow.notify(7_000 * US) == ONE // 2
     assert (flow.sender.target_rate, flow.sender.alpha) == (ONE, ONE)
@@ -156,7 +156,7 @@ def test_the_first_notification_halves():
 
 @pytest.mark.parametrize("silent", [0, 1, 2, 100])
 def test_alpha_decays_by_g_each_55_us_without_notification(silent):
-    """(1 - g)^n after n whole periods; then the notification itself adds g (1 - alpha)."""
+    """alpha is (1 - g)^n after n whole periods; then the notification itself adds g (1 - alpha)."""
     flow = clocked()
     flow.notify(US)
     flow.notify(US + silent * 55 * US + 54 * US)
@@ -164,14 +164,14 @@ def test_alpha_decays_by_g_each_55_us_without_notification(silent):
     assert flow.sender.alpha == pytest.approx(ONE * (alpha + (1 - alpha) / 256), abs=silent + 2)
 
 
-def test_the_cut_uses_alpha_before_the_notification_adds_to_it():
+def test_rate_cut_uses_alpha_from_before_the_cnp():
     flow = clocked(rate_timer=10**15)
     flow.notify(US)
     alpha = (1 - 1 / 256) ** 64
     assert flow.notify(US + 64 * 55 * US) == pytest.approx(ONE / 2 * (1 - alpha / 2), rel=1e-4)
 
 
-def test_alpha_of_a_flow_that_is_notified_every_50_us_stays_1():
+def test_alpha_stays_1_with_a_cnp_every_50_us():
     flow = clocked()
     for n in range(1, 20):
         flow.notify(n * 50 * US)
@@ -190,9 +190,9 @@ def test_fast_recovery_halves_the_distance_five_times():
     assert flow.send(100 * US + 5 * 55 * US) == ONE * 63 // 64  # ticks are made up for
 
 
-def test_additive_increase_from_the_sixth_tick():
-    """Two cuts: the target is half the line, the rate a quarter. Five halvings, then the target rises by 40 Mbps of 40
-    Gbps a tick, and the rate goes halfway."""
+def test_additive_increase_starts_at_the_sixth_tick():
+    """Two cuts leave the target at half the line and the rate at a quarter. After five halvings the target rises by
+    40 Mbps of 40 Gbps a tick, and the rate moves halfway to it."""
     flow = clocked()
     flow.notify(100 * US)
     flow.notify(100 * US + 50 * US)
@@ -206,8 +206,8 @@ def test_additive_increase_from_the_sixth_tick():
     assert flow.sender.rate == rate
 
 
-def test_the_clock_of_bytes_ticks_too_and_both_are_set_back_by_a_notification():
-    """Full packets of 4154 bytes: 10 of them are 41 540 bytes. A lap every 10 packets, no ticks."""
+def test_byte_counter_raises_the_rate_and_a_cnp_resets_both_counters():
+    """Ten full packets of 4154 bytes are 41 540 bytes, so a lap takes 10 packets; there are no ticks."""
     flow = clocked(byte_counter=41_540, rate_timer=10**15)
     flow.notify(US)
     rates = [flow.send(US) for _ in range(30)]
@@ -221,9 +221,9 @@ def test_the_clock_of_bytes_ticks_too_and_both_are_set_back_by_a_notification():
     assert [flow.send(60 * US) == rate for _ in range(10)] == [True] * 9 + [False]
 
 
-def test_hyper_increase_when_both_clocks_are_beyond_fast_recovery():
-    """A lap each packet, and the clock of time ticks by twenty: with 20 ticks the n-th lap beyond the fifth raises the
-    target by n leaps (the slower clock is that of bytes)."""
+def test_hyper_increase_starts_when_both_counters_pass_fast_recovery():
+    """The byte counter counts a lap per packet, and the timer has counted twenty ticks. The n-th lap beyond the fifth
+    raises the target by n leaps, because the byte counter is the slower one."""
     flow = clocked(byte_counter=4154, rate_ai=1_000_000, rate_hai=100_000_000)
     leap = 100_000_000 * ONE // 40_000_000_000
     for n in range(1, 6):
@@ -240,7 +240,7 @@ def test_hyper_increase_when_both_clocks_are_beyond_fast_recovery():
         assert flow.sender.target_rate == target
 
 
-def test_it_stays_between_floor_and_line():
+def test_rate_stays_between_floor_and_line_rate():
     flow = clocked(floor=100)
     for n in range(1, 100):
         flow.notify(n * 50 * US)
@@ -250,7 +250,7 @@ def test_it_stays_between_floor_and_line():
     assert flow.sender.target_rate == ONE
 
 
-def test_losses_count_as_notifications_once_in_50_us():
+def test_losses_cut_the_rate_at_most_once_per_50_us():
     flow = clocked()
     flow.pull(0, most=20)
     flow.control(NACK, 5, 3, now=10 * US)
@@ -265,14 +265,14 @@ def test_losses_count_as_notifications_once_in_50_us():
     assert flow.sender.rate < ONE // 2
 
 
-def test_a_refusal_with_a_notification_counts_once():
+def test_nack_with_cnp_cuts_the_rate_once():
     flow = clocked()
     flow.pull(0, most=20)
     flow.control(NACK, 5, 3, 1, now=10 * US)
     assert flow.sender.rate == ONE // 2
 
 
-def test_no_word_overflows():
+def test_state_stays_within_64_bits_at_extreme_values():
     flow = clocked(word=Word, packets=100, byte_counter=1, floor=1 << 20, rate_ai=10**15, rate_hai=10**15)
     for n in (1, 2, 10**13, 2 * 10**13):
         flow.notify(n)
@@ -284,7 +284,7 @@ def test_no_word_overflows():
 # --- over the fabric --------------------------------------------------------------------------------------------
 
 
-def test_a_lone_flow_takes_its_time_at_line_rate():
+def test_lone_flow_completes_in_its_line_rate_time():
     size = 1_000_000
     outcome = play(star_of(2), [Flow(0, 1, size)], transport("dcqcn"))
     packets, last = divmod(size, 4096)
@@ -293,7 +293,7 @@ def test_a_lone_flow_takes_its_time_at_line_rate():
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.2])
-def test_everything_ends_over_a_lossy_link(loss):
+def test_all_messages_complete_over_a_lossy_link(loss):
     flows = [Flow(1, 0, 400_000), Flow(2, 0, 1), Flow(0, 2, 30_000)]
     outcome = play(star_of(3, loss=loss), flows, transport("dcqcn"), buffer=10_000_000)
     assert outcome.drops["link_loss"] > 0
@@ -301,7 +301,7 @@ def test_everything_ends_over_a_lossy_link(loss):
     assert sum(outcome.again) > 0
 
 
-def test_an_incast_into_a_small_buffer_ends():
+def test_incast_into_a_small_buffer_completes():
     outcome = play(star_of(9), incast(8, 500_000), transport("dcqcn", rto="200us"), buffer=50_000)
     assert outcome.drops["tail"] > 0
     assert outcome.finished_ps < 100 * MS

@@ -29,19 +29,19 @@ from gradwire.testing import Word
         (1000, 100, 1),  # everything may be missing: the first one delivers
     ],
 )
-def test_stop_when_no_more_is_missing_than_allowed(allowed, last, needed):
+def test_receiver_sends_stop_when_missing_bytes_are_within_loss_bound(allowed, last, needed):
     flow = flow_of(10, payload=100, last=last, allowed=allowed, tags=False)
     assert deliver(flow, range(needed)) == [ACK] * (needed - 1) + [STOP]
     assert flow.receiver.is_done == 1
 
 
-def test_order_does_not_matter_and_copies_do_not_count():
+def test_stop_ignores_arrival_order_and_duplicate_packets():
     flow = flow_of(10, payload=100, last=40, allowed=100, tags=False)
     # 940 bytes: with the 40 of the last packet and 8 others, 100 are missing
     assert deliver(flow, [9, 9, 3, 7, 1, 1, 5, 0, 2, 8, 4]) == [ACK] * 10 + [STOP]
 
 
-def test_late_packets_change_nothing():
+def test_packets_after_stop_leave_receiver_state_unchanged():
     flow = flow_of(10, payload=100, allowed=200, tags=False)
     deliver(flow, range(8))
     before = list(flow.memory)
@@ -50,7 +50,7 @@ def test_late_packets_change_nothing():
     assert flow.probe(1).kind == STOP
 
 
-def test_important_packets_are_waited_for():
+def test_stop_waits_for_all_important_packets():
     tags = [i in (2, 7) for i in range(10)]
     flow = flow_of(10, payload=100, allowed=500, tags=tags)
     assert deliver(flow, [0, 1, 3, 4, 5, 6, 8, 9]) == [ACK] * 8  # 800 of 1000 bytes, but not 2 and 7
@@ -60,12 +60,12 @@ def test_important_packets_are_waited_for():
     assert deliver(indifferent, [0, 1, 3, 4, 5]) == [ACK] * 4 + [STOP]
 
 
-def test_important_packets_alone_are_not_enough():
+def test_stop_requires_loss_bound_even_with_all_important_packets():
     flow = flow_of(10, payload=100, allowed=500, tags=[i < 3 for i in range(10)])
     assert deliver(flow, range(5)) == [ACK] * 4 + [STOP]
 
 
-def test_on_probe_delivers_with_losses_only_when_probed():
+def test_on_probe_policy_delivers_incomplete_message_only_after_probe():
     flow = flow_of(10, payload=100, allowed=500, tags=False, stop_policy="on_probe")
     assert deliver(flow, range(9)) == [ACK] * 9
     assert flow.receiver.is_done == 0
@@ -75,21 +75,21 @@ def test_on_probe_delivers_with_losses_only_when_probed():
     assert deliver(whole, range(10)) == [ACK] * 9 + [STOP]
 
 
-def test_everything_may_be_lost_at_bound_one():
+def test_loss_bound_one_permits_stop_without_any_droppable_packet():
     flow = flow_of(10, payload=100, allowed=1000, tags=False)
     assert flow.probe(1).kind == STOP
     important = flow_of(10, payload=100, allowed=1000)
     assert important.probe(1).kind == BITMAP
 
 
-def test_stop_ends_the_sender():
+def test_stop_finishes_sender_and_clears_timer():
     flow = flow_of(100)
     flow.pull(most=20)
     flow.control(STOP, 0, 0)
     assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
-def test_marks_are_echoed():
+def test_acknowledgement_echoes_ecn_mark():
     flow = flow_of(3)
     assert [flow.data(0, ce=1).echo, flow.data(1, ce=0).echo] == [1, 0]
 
@@ -97,7 +97,7 @@ def test_marks_are_echoed():
 # --- Probe ---------------------------------------------------------------------------------------------------
 
 
-def test_probe_follows_the_last_packet_after_a_base_round_trip_without_news():
+def test_probe_is_sent_one_base_rtt_after_last_packet_without_acks():
     flow = flow_of(5)
     assert flow.pull(now=100) == [0, 1, 2, 3, 4]
     assert flow.sender.timer == 100 + BASE
@@ -108,7 +108,7 @@ def test_probe_follows_the_last_packet_after_a_base_round_trip_without_news():
     assert flow.pull(now=100 + BASE) == []
 
 
-def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
+def test_each_acknowledgement_delays_probe_by_half_a_round_trip():
     flow = flow_of(5)
     flow.pull(now=0)
     flow.ack(0, now=40 * US)  # the first packet was timed
@@ -123,7 +123,7 @@ def test_every_acknowledgement_puts_the_probe_off_by_half_a_round_trip():
     assert flow.sender.timer == 70 * US + TIMEOUT
 
 
-def test_no_probe_while_there_is_something_to_send():
+def test_no_probe_is_sent_while_data_packets_remain():
     flow = flow_of(50)
     for _ in range(5):
         assert all(got < IMPORTANT_FLAG for got in flow.pull(most=9))
@@ -139,7 +139,7 @@ def test_no_probe_while_there_is_something_to_send():
         (1000, [1000, 1000, 1000]),  # never sooner than was asked for
     ],
 )
-def test_unanswered_probe_is_repeated_under_its_number_and_data_is_not(timeout, expected):
+def test_unanswered_probe_is_retransmitted_with_same_number_and_backoff(timeout, expected):
     flow = flow_of(5, probe_timeout=timeout * US)
     when = probed(flow)
     waits = []
@@ -153,7 +153,7 @@ def test_unanswered_probe_is_repeated_under_its_number_and_data_is_not(timeout, 
 
 
 @pytest.mark.parametrize("measured, expected", [(66, 200), (70, 210), (80, 240), (100, 240), (60_000, 240)])
-def test_probe_waits_three_round_trips_but_what_load_made_of_them_only_so_far(measured, expected):
+def test_probe_timeout_is_three_srtts_between_minimum_and_maximum(measured, expected):
     flow = flow_of(5)
     flow.pull(now=0)
     flow.ack(0, now=measured * US)
@@ -162,7 +162,7 @@ def test_probe_waits_three_round_trips_but_what_load_made_of_them_only_so_far(me
     assert flow.sender.timer == when + expected * US
 
 
-def test_patience_starts_anew_with_the_next_number():
+def test_next_probe_number_resets_probe_timeout_backoff():
     flow = flow_of(40, probe_timeout=20 * US)
     when = probed(flow)
     for _ in range(3):
@@ -181,8 +181,8 @@ def test_patience_starts_anew_with_the_next_number():
 @pytest.mark.parametrize("policy", ["eager", "on_probe"])
 @pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("packets, seed", [(9000, 0), (9000, 1), (9000, 2), (9000, 3), (50_000, 4)])
-def test_ends_whatever_is_lost_or_overtaken(policy, loss, packets, seed):
-    """Data, acknowledgements, Probes, Bitmaps and Stops are lost at random and overtake each other."""
+def test_message_completes_within_loss_bound_despite_loss_and_reordering(policy, loss, packets, seed):
+    """The network loses and reorders data, acknowledgements, Probes, Bitmaps and Stops at random."""
     rng = random.Random(seed)
     payload = 100
     allowed = rng.choice([0, 50 * payload, 2000 * payload])

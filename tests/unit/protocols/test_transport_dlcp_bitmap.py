@@ -11,7 +11,7 @@ from gradwire.protocols.transports.base import IMPORTANT_FLAG
 from gradwire.testing import Word
 
 
-def test_bitmap_asks_for_exactly_what_is_missing_and_that_must_arrive():
+def test_bitmap_requests_exactly_missing_packets_as_important():
     flow = flow_of(100, tags=False)
     probed(flow)
     missing = [0, 31, 32, 63, 64, 98]
@@ -24,7 +24,7 @@ def test_bitmap_asks_for_exactly_what_is_missing_and_that_must_arrive():
     assert flow.sender.timer > 0  # and then a probe, when it is quiet
 
 
-def test_bitmap_is_what_the_receiver_had_when_it_answered():
+def test_bitmap_reports_packets_received_before_probe_reply():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
@@ -34,7 +34,7 @@ def test_bitmap_is_what_the_receiver_had_when_it_answered():
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(30, 40)]
 
 
-def test_late_answer_counts_although_the_probe_was_repeated():
+def test_late_bitmap_is_accepted_after_probe_retransmission():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
@@ -45,7 +45,7 @@ def test_late_answer_counts_although_the_probe_was_repeated():
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(30, 40)]
 
 
-def test_second_answer_to_the_same_number_is_ignored():
+def test_duplicate_bitmap_for_same_probe_number_is_ignored():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
@@ -68,7 +68,7 @@ def test_second_answer_to_the_same_number_is_ignored():
     assert (flow.sender.quota, flow.sender.timer) == (0, timer)
 
 
-def test_answer_that_comes_when_its_time_is_just_over_counts():
+def test_bitmap_after_timeout_but_before_probe_retransmission_is_accepted():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
@@ -79,7 +79,7 @@ def test_answer_that_comes_when_its_time_is_just_over_counts():
     assert flow.sender.probes_sent == 1
 
 
-def test_receiver_answers_a_number_with_what_it_had_and_once_per_base_round_trip():
+def test_receiver_repeats_bitmap_snapshot_at_most_once_per_base_rtt():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
@@ -93,7 +93,7 @@ def test_receiver_answers_a_number_with_what_it_had_and_once_per_base_round_trip
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(30, 40)]
 
 
-def test_next_number_is_answered_at_once_and_with_news():
+def test_next_probe_number_gets_fresh_bitmap_immediately():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(30))
@@ -106,7 +106,7 @@ def test_next_number_is_answered_at_once_and_with_news():
     assert flow.pull() == [38 | IMPORTANT_FLAG, 39 | IMPORTANT_FLAG]
 
 
-def test_overtaken_probe_leaves_the_newer_snapshot_alone():
+def test_reordered_older_probe_does_not_overwrite_newer_bitmap():
     flow = flow_of(40)
     probed(flow)
     deliver(flow, range(20))
@@ -121,7 +121,7 @@ def test_overtaken_probe_leaves_the_newer_snapshot_alone():
     assert flow.pull() == [i | IMPORTANT_FLAG for i in range(30, 40)]
 
 
-def test_important_packets_may_be_all_that_is_missing():
+def test_bitmap_requests_single_missing_important_packet():
     tags = [i == 20 for i in range(40)]
     flow = flow_of(40, payload=100, allowed=400, tags=tags)
     probed(flow)
@@ -135,7 +135,7 @@ LARGE = 20_000  # 625 words: a Bitmap in three parts of 8192, 8192 and 3616 pack
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_large_bitmap_comes_in_parts_and_all_of_them_are_waited_for(order):
+def test_sender_waits_for_all_parts_of_large_bitmap(order):
     flow = flow_of(LARGE)
     when = probed(flow)
     missing = [8191, 8192, 16_384, 19_999]
@@ -155,7 +155,7 @@ def asked(part):
     return part + 1 << 12 | 1
 
 
-def test_lost_parts_of_a_bitmap_are_asked_for_one_by_one():
+def test_lost_bitmap_parts_are_requested_individually():
     flow = flow_of(LARGE)
     when = probed(flow)
     missing = [100, 10_000, 17_000]
@@ -175,7 +175,7 @@ def test_lost_parts_of_a_bitmap_are_asked_for_one_by_one():
     assert flow.pull() == [i | IMPORTANT_FLAG for i in missing]  # each of them once
 
 
-def test_where_nothing_came_everything_is_asked_for():
+def test_full_bitmap_is_requested_when_no_part_arrived():
     flow = flow_of(LARGE)
     probed(flow)
     when = flow.fire()
@@ -184,7 +184,7 @@ def test_where_nothing_came_everything_is_asked_for():
 
 
 @pytest.mark.parametrize("again", ["of everything", "asked for alone"])
-def test_copies_of_one_part_do_not_stand_for_others(again):
+def test_duplicate_bitmap_part_does_not_replace_missing_parts(again):
     flow = flow_of(LARGE)
     probed(flow)
     missing = [100, 10_000, 17_000]
@@ -198,7 +198,7 @@ def test_copies_of_one_part_do_not_stand_for_others(again):
     assert flow.pull() == [i | IMPORTANT_FLAG for i in missing]
 
 
-def test_a_part_that_comes_while_others_are_asked_for_is_not_asked_for():
+def test_late_bitmap_part_is_not_requested_individually():
     flow = flow_of(LARGE)
     probed(flow)
     deliver(flow, range(1, LARGE))
@@ -211,7 +211,7 @@ def test_a_part_that_comes_while_others_are_asked_for_is_not_asked_for():
     assert flow.pull(when) == [0 | IMPORTANT_FLAG]
 
 
-def test_each_question_is_answered_once_per_base_round_trip():
+def test_full_and_part_probes_are_each_answered_once_per_base_rtt():
     flow = flow_of(LARGE)
     start = 7 * BASE
     for late in (0, BASE - 1, BASE):
@@ -219,8 +219,8 @@ def test_each_question_is_answered_once_per_base_round_trip():
         assert answers == ([0] * 6 if late == BASE - 1 else [3, 1, 0, 1, 0, 1])
 
 
-def test_numbers_of_probes_are_counted_through():
-    """4096 rounds and more: the receiver knows a newer number from an older one."""
+def test_probe_number_order_survives_12_bit_wraparound():
+    """The receiver tells newer probe numbers from older ones after more than 4096 rounds."""
     flow = flow_of(40)
     deliver(flow, range(20))
     for number in (*range(1, 9000, 1000), 9001):
@@ -228,7 +228,7 @@ def test_numbers_of_probes_are_counted_through():
         assert flow.probe((number - 1) & 4095, now=0).count == 0
 
 
-def test_largest_message():
+def test_largest_message_has_bitmap_of_512_parts():
     packets = (1 << 22) - 1
     flow = flow_of(packets, word=Word)
     flow.data(packets - 1)

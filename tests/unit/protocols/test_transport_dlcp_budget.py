@@ -34,9 +34,9 @@ def most_of(message: SimpleNamespace) -> int:
     return max(lost for lost in range(2000) if message.may(lost))
 
 
-def test_what_is_left_over_is_for_those_that_follow():
-    """Parts of 100. The first message loses 30 and leaves 70; so the second may lose 170. It loses 150 and leaves 20; the
-    third loses its 100 and the 20; the fourth has its own part."""
+def test_later_messages_inherit_unused_loss_allowance():
+    """Each message has an allowance of 100. The first message loses 30 and leaves 70; so the second may lose 170. It loses
+    150 and leaves 20; the third loses its 100 and the 20; the fourth has its own allowance."""
     pair = Receiver()
     first, second, third, fourth = (pair.message(100) for _ in range(4))
     assert [most_of(each) for each in (first, second, third)] == [100] * 3
@@ -48,7 +48,7 @@ def test_what_is_left_over_is_for_those_that_follow():
     assert most_of(fourth) == 100
 
 
-def test_no_message_loses_more_than_the_most():
+def test_message_loss_is_capped_by_max_loss():
     pair = Receiver()
     pair.message(100).ends(0)
     assert most_of(pair.message(100, most=130)) == 130
@@ -56,7 +56,7 @@ def test_no_message_loses_more_than_the_most():
     assert most_of(pair.message(50, most=50, pool=0)) == 50
 
 
-def test_the_two_ways_keep_their_own_and_another_step_begins_anew():
+def test_loss_pools_are_separate_per_direction_and_per_iteration():
     pair = Receiver()
     pair.message(100).ends(0)
     back = pair.message(10, pool=BACK)
@@ -71,8 +71,8 @@ def test_the_two_ways_keep_their_own_and_another_step_begins_anew():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_never_more_in_all(seed):
-    """Whatever each message loses, up to all that it may, and in whatever order steps and ways come."""
+def test_total_loss_never_exceeds_sum_of_allowances(seed):
+    """Messages lose random shares of their allowance; iterations and directions come in random order."""
     rng = random.Random(seed)
     pair = Receiver()
     lost: dict[int, int] = {}

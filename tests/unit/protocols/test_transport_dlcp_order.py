@@ -29,7 +29,7 @@ def bitmap(flow, number=1, now=0):
     flow.control(BITMAP, 0, reply.argument, now=now)
 
 
-def test_ones_are_counted():
+def test_ones_counts_set_bits_of_32_bit_words():
     rng = random.Random(1)
     for word in (0, 1, 0xFFFFFFFF, 0x80000000, *(rng.getrandbits(32) for _ in range(1000))):
         assert ones.py_func(word) == word.bit_count()
@@ -38,9 +38,10 @@ def test_ones_are_counted():
 # --- order ---------------------------------------------------------------------------------------------------
 
 
-def test_important_ones_go_first_and_both_begin_at_the_droppable_one_whose_turn_it_is():
-    """Eight are droppable: 1, 2, 4, 5, 7, 8, 10, 11. 0.618 x 8 is 4.9; the next number from 4 on without a divisor in
-    common with 8 is 5. So the first ones of the turns 0, 1, 2, ... are the droppable ones number 0, 5, 2, 7, 4, 1, 6, 3."""
+def test_important_packets_precede_droppable_ones_from_rotating_start():
+    """Eight packets are droppable: 1, 2, 4, 5, 7, 8, 10, 11. 0.618 x 8 is 4.9; the next number from 4 on without a
+    divisor in common with 8 is 5. So the first ones of the turns 0, 1, 2, ... are the droppable ones number 0, 5, 2,
+    7, 4, 1, 6, 3."""
     tags = [i % 3 == 0 for i in range(12)]
     assert flow_of(12, tags=tags).pull() == [3, 6, 9, 0, 1, 2, 4, 5, 7, 8, 10, 11]
     assert flow_of(12, tags=tags, turn=1).pull() == [9, 0, 3, 6, 8, 10, 11, 1, 2, 4, 5, 7]
@@ -50,7 +51,7 @@ def test_important_ones_go_first_and_both_begin_at_the_droppable_one_whose_turn_
 
 @pytest.mark.parametrize("packets", [1, 2, 3, 10, 31, 32, 33, 97, 128])
 @pytest.mark.parametrize("tags", ["none", "some", "all but one"])
-def test_in_n_iterations_each_of_n_droppable_packets_is_last_once_and_among_the_last_k_k_times(packets, tags):
+def test_each_droppable_packet_is_among_last_k_equally_often(packets, tags):
     rng = random.Random(packets)
     flags = {
         "none": False, "some": [rng.random() < 0.5 for _ in range(packets)],
@@ -64,9 +65,9 @@ def test_in_n_iterations_each_of_n_droppable_packets_is_last_once_and_among_the_
 
 
 @pytest.mark.parametrize(("packets", "k"), [(256, 25), (100, 10), (97, 9), (30, 3)])
-def test_few_iterations_spread_well_too(packets, k):
-    """In any m iterations in a row no packet is among the last k more than twice as often as m k / n, or three times
-    more in all; a beginning drawn anew each time does worse."""
+def test_rotation_spreads_late_positions_evenly_over_few_iterations(packets, k):
+    """In m consecutive iterations each packet is among the last k at most max(2 m k / n, m k / n + 3) times. A random
+    start in each iteration spreads worse."""
     rng = random.Random(2)
     orders = {t: flow_of(packets, tags=False, turn=t).pull()[-k:] for t in range(packets + 50)}
     worst = {"turned": 0.0, "drawn": 0.0}
@@ -81,27 +82,27 @@ def test_few_iterations_spread_well_too(packets, k):
     assert worst["turned"] < worst["drawn"]
 
 
-def test_what_early_does_not_send_rotates():
-    """Ten packets, two may be missing: over ten iterations each is left out twice."""
+def test_early_policy_rotates_unsent_packets():
+    """Two of ten packets may be missing: over ten iterations each packet stays unsent twice."""
     left = Counter()
     for turn in range(10):
         left.update(set(range(10)) - set(flow_of(10, tags=False, allowed=200, turn=turn).pull()))
     assert left == dict.fromkeys(range(10), 2)
 
 
-def test_messages_without_tags_are_sent_through_from_there():
+def test_untagged_messages_start_at_rotating_packet_and_wrap_around():
     """0.618 x 5 is 3.1: the second message begins at packet 3."""
     assert flow_of(5, tags=False).pull() == [0, 1, 2, 3, 4]
     assert flow_of(5, tags=False, turn=1).pull() == [3, 4, 0, 1, 2]
 
 
-def test_sequential_is_from_the_first_to_the_last():
+def test_sequential_order_sends_packets_by_ascending_number():
     tags = [i % 3 == 0 for i in range(12)]
     assert flow_of(12, tags=tags, entropy=0x8000, send_order="sequential").pull() == list(range(12))
 
 
 @pytest.mark.parametrize("packets", [1, 2, 6, 30, 31, 210])
-def test_random_sends_each_packet_once(packets):
+def test_random_order_sends_each_packet_once(packets):
     orders = set()
     for entropy in range(0, 65536, 257):
         order = flow_of(packets, tags=False, entropy=entropy, send_order="random").pull()
@@ -113,39 +114,39 @@ def test_random_sends_each_packet_once(packets):
 # --- how many ------------------------------------------------------------------------------------------------
 
 
-def test_early_sends_what_is_needed_and_then_asks():
+def test_early_policy_sends_required_packets_and_then_probes():
     flow = flow_of(10, tags=False, allowed=250)  # two packets may be missing
     assert len(flow.pull()) == 8
     assert flow.sender.timer == BASE
     assert flow.pull(flow.fire()) == [PULL_PROBE + flow.sender.probe_number]
 
 
-def test_eager_and_on_probe_send_everything():
+def test_eager_and_on_probe_policies_send_every_packet():
     for policy in ("eager", "on_probe"):
         assert len(flow_of(10, tags=False, allowed=250, stop_policy=policy).pull()) == 10
 
 
-def test_early_delivers_with_what_it_sends():
+def test_early_policy_gets_stop_for_its_last_packet():
     flow = flow_of(10, tags=False, allowed=250)
     kinds = [flow.data(sequence).kind for sequence in flow.pull()]
     assert kinds[-1] == STOP and STOP not in kinds[:-1]
 
 
-def test_important_ones_are_sent_however_little_is_needed():
+def test_early_policy_sends_every_important_packet_despite_loss_bound():
     tags = [i >= 2 for i in range(10)]
     assert sorted(flow_of(10, tags=tags, allowed=500).pull()) == list(range(2, 10))
     indifferent = flow_of(10, tags=tags, allowed=500, important_must_arrive=False)
     assert len(indifferent.pull()) == 5
 
 
-def test_important_ones_are_not_left_out_for_droppable_ones_in_any_order():
+def test_sequential_order_reserves_quota_for_important_packets():
     tags = [i >= 7 for i in range(10)]  # important: 7, 8, 9; six packets are needed
     flow = flow_of(10, tags=tags, allowed=400, send_order="sequential")
     assert flow.pull() == [0, 1, 2, 7, 8, 9]
 
 
-def test_what_was_lost_is_sent_again_as_far_as_it_is_needed_and_what_was_held_back_counts():
-    """Of ten packets two may be missing, and 8 are sent: 0 to 7. Three are lost."""
+def test_early_policy_retransmits_only_as_many_packets_as_required():
+    """Two of ten packets may be missing, so 0 to 7 are sent. Three of them are lost."""
     flow = flow_of(10, tags=False, allowed=200)
     assert flow.pull() == list(range(8))
     for sequence in (0, 1, 3, 4, 6):
@@ -162,7 +163,7 @@ def test_what_was_lost_is_sent_again_as_far_as_it_is_needed_and_what_was_held_ba
     assert flow.pull() == [7 | IMPORTANT_FLAG]
 
 
-def test_what_was_held_back_is_no_repetition():
+def test_early_policy_retransmits_lost_packets_instead_of_unsent_ones():
     flow = flow_of(4, tags=False, allowed=100, turn=3)  # steps of 3: begins at 9 modulo 4; three are needed
     assert flow.pull() == [1, 2, 3]
     flow.data(1)
@@ -186,7 +187,7 @@ def halfway(packets=40, **settings):
     return flow
 
 
-def test_lost_important_ones_are_asked_for_and_sent_while_the_others_still_go():
+def test_lost_important_packets_are_retransmitted_before_droppable_ones_end():
     flow = halfway()
     for sequence in range(20):
         if sequence not in (3, 17):
@@ -203,14 +204,14 @@ def test_lost_important_ones_are_asked_for_and_sent_while_the_others_still_go():
         assert flow.data(sequence).kind == (STOP if sequence == 39 else flow.data(sequence).kind)
 
 
-def test_nothing_is_asked_for_midway_where_everything_is_important_or_nothing():
+def test_midway_probe_is_omitted_when_all_or_no_packets_are_important():
     for tags in (True, False):
         flow = flow_of(40, tags=tags, stop_policy="eager")
         flow.pull(most=39)
         assert flow.sender.timer == 0
 
 
-def test_an_answer_that_comes_when_all_is_sent_brings_back_important_ones_alone():
+def test_late_midway_bitmap_retransmits_only_important_packets():
     flow = halfway()
     when = flow.fire()
     assert flow.pull(when) == [PULL_PROBE + 1, *range(21, 40)]
@@ -222,7 +223,7 @@ def test_an_answer_that_comes_when_all_is_sent_brings_back_important_ones_alone(
     assert flow.pull(when) == [i | IMPORTANT_FLAG for i in range(40)]
 
 
-def test_a_lost_question_is_asked_again_while_the_others_still_go():
+def test_midway_probe_is_retransmitted_while_droppable_packets_remain():
     flow = halfway()
     when = flow.fire()
     assert flow.pull(when, most=2) == [PULL_PROBE + 1, 21]

@@ -21,7 +21,7 @@ def lossy(loss: float) -> Network:
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_engine_and_oracle_agree_on_every_packet(seed: int):
-    """Three parts, a fifth of all packets lost on each link: some parts are asked for alone."""
+    """The Bitmap has three parts and each link loses 20 % of packets: some parts are requested alone."""
     table = transport("dlcp", payload="64B", probe_timeout="20us")
     case = Case(
         lossy(0.2), [table], [MessageSpec(0, 0, 1, 64 * 20_000)], Switch.model_validate({"buffer": "1MB"}), seed=seed
@@ -33,9 +33,9 @@ def test_engine_and_oracle_agree_on_every_packet(seed: int):
 
 
 @pytest.mark.parametrize("droppable", [0.0, 1.0])
-def test_sixty_four_parts_at_a_loss_of_ten_percent_a_link(droppable: float):
-    """64 MB in packets of 128 bytes: a loss of 19 % leaves a third of all questions without an answer. All 64 parts at
-    once would never come; asked for one by one, they cost a few time-outs."""
+def test_many_part_bitmap_message_completes_at_ten_percent_loss_per_link(droppable: float):
+    """64 MB in packets of 128 bytes: at 19 % loss a third of all probes get no answer. All parts at once would never
+    arrive; requested one by one, they cost a few timeouts."""
     table = transport("dlcp", payload="128B")
     ends = {
         loss: play(lossy(loss), [Flow(0, 1, 64_000_000, bound=0.1, droppable=droppable)], table, buffer=10_000_000)
@@ -45,7 +45,7 @@ def test_sixty_four_parts_at_a_loss_of_ten_percent_a_link(droppable: float):
     assert ends[0.1].lost[0] <= 6_400_000
 
 
-def test_parts_that_are_on_their_way_over_a_slow_line_are_not_asked_for():
+def test_bitmap_parts_in_flight_on_slow_link_are_not_requested():
     """62 parts take 570 us at 1 Gbps, more than two time-outs."""
     network = star(2, LinkSpec(GBPS, US, 0.0005))
     outcome = play(network, [Flow(0, 1, 64_000_000)], transport("dlcp", payload="128B"), buffer=10_000_000, log=True)
@@ -53,8 +53,8 @@ def test_parts_that_are_on_their_way_over_a_slow_line_are_not_asked_for():
 
 
 @pytest.mark.parametrize("droppable", [0.0, 1.0])
-def test_a_gigabyte_at_a_loss_of_ten_percent_a_link(droppable: float):
-    """30 parts, and 19 % to be sent again: within three times the time without loss."""
+def test_one_gigabyte_message_completes_at_ten_percent_loss_per_link(droppable: float):
+    """30 Bitmap parts and 19 % retransmissions take less than three times the lossless time."""
     table = transport("dlcp")
     ends = {
         loss: play(lossy(loss), [Flow(0, 1, 10**9, bound=0.1, droppable=droppable)], table, buffer=10_000_000).ends[0]

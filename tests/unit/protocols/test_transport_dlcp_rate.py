@@ -44,7 +44,7 @@ def steady(rate=ONE, alpha=ONE, **settings):
     return flow
 
 
-def test_starts_at_line_rate_and_does_not_pass_it():
+def test_rate_starts_at_line_rate_and_never_exceeds_line_rate():
     flow = flow_of(1000)
     assert rate_of(flow) == ONE
     close = steady(rate=ONE - 5)
@@ -54,7 +54,7 @@ def test_starts_at_line_rate_and_does_not_pass_it():
     assert rate_of(close) == ONE
 
 
-def test_first_mark_halves_at_once():
+def test_first_mark_halves_rate_immediately():
     flow = flow_of(100)
     flow.pull(most=30)
     flow.ack(0, echo=1, now=BASE)
@@ -62,7 +62,7 @@ def test_first_mark_halves_at_once():
     assert rate_of(flow) == ONE // 2
 
 
-def test_lower_once_per_round_trip():
+def test_marks_lower_rate_once_per_round_trip():
     flow = flow_of(100)
     flow.pull(most=30)
     for sequence in range(10):
@@ -72,8 +72,8 @@ def test_lower_once_per_round_trip():
     assert rate_of(flow) == ONE // 2 - (ONE // 2 * flow.sender.pair.alpha >> 21)
 
 
-def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
-    """A queue that grows: what was measured before says nothing, but that the timed packet has not come back does."""
+def test_round_trip_ends_when_timed_packet_is_acknowledged():
+    """A growing queue makes earlier samples useless; the pending timed packet defines the round trip."""
     flow = flow_of(100)
     flow.pull(now=0, most=1)
     flow.ack(0, now=BASE)
@@ -88,7 +88,7 @@ def test_a_round_trip_is_as_long_as_the_packet_that_is_timed_is_on_its_way():
     assert rate_of(flow) < ONE // 2
 
 
-def test_share_of_marks_moves_alpha():
+def test_alpha_follows_share_of_marked_packets():
     flow = steady()
     flow.pull(now=BASE, most=20)
     for sequence in range(1, 20):
@@ -98,14 +98,14 @@ def test_share_of_marks_moves_alpha():
     assert flow.sender.pair.alpha == ONE * 31 // 32
 
 
-def test_alpha_moves_by_g():
+def test_g_sets_alpha_smoothing_gain():
     flow = steady(g=0.5)
     flow.pull(now=BASE, most=4)
     flow.ack(1, now=2 * BASE)  # ends a round trip without marks
     assert flow.sender.pair.alpha == ONE // 2
 
 
-def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
+def test_rate_falls_by_alpha_and_rises_one_packet_per_round_trip():
     flow = steady(rate=ONE // 2, alpha=ONE // 4)
     flow.pull(now=BASE, most=1)
     flow.ack(1, now=2 * BASE)  # ends a round trip without a mark: one packet more
@@ -120,8 +120,8 @@ def test_rate_follows_alpha_down_and_rises_by_one_packet_per_round_trip():
     assert rate_of(flow) == lowered
 
 
-def test_rate_belongs_to_the_pair():
-    """The next message of the pair starts with what is known of it, and anew when it has been quiet for long."""
+def test_next_message_inherits_pair_rate_unless_pair_was_idle():
+    """The next message starts at the pair's rate, or at line rate after eight idle base round trips."""
     flow = steady(rate=ONE // 4)
     for later, rate in ((8 * BASE - 1, ONE // 4), (8 * BASE, ONE)):
         flow.sender.pair.rate = ONE // 4
@@ -174,7 +174,7 @@ def shared_line(senders, **settings):
     return flows
 
 
-def test_a_pair_sends_its_share_of_the_slowest_link():
+def test_pair_rate_is_slowest_link_rate_divided_by_active_pairs():
     flow = flow_of(100, rate_control="receiver", slowest=25 * GBPS)
     assert flow.sender.pair.gap == flow.sender.ps_per_byte
     flow.pull(most=30)
@@ -184,7 +184,7 @@ def test_a_pair_sends_its_share_of_the_slowest_link():
     assert flow.sender.pair.gap == 4 * flow.sender.ps_per_byte
 
 
-def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth_of_the_line_back():
+def test_marks_lower_pair_share_and_unmarked_round_trip_raises_rate():
     flow = flow_of(100, rate_control="receiver")
     flow.pull(most=30)
     flow.sender.pair.alpha = ONE
@@ -197,13 +197,13 @@ def test_marks_lower_the_share_itself_and_a_round_trip_without_gives_a_sixteenth
     assert flow.sender.pair.gap == 4 * flow.sender.ps_per_byte
 
 
-def test_the_receiver_counts_pairs_of_which_something_comes():
+def test_receiver_counts_pairs_with_arriving_packets():
     flows = shared_line(4)
     assert [flow.data(0, now=US).argument for flow in flows] == [1, 2, 3, 4]
     assert [flow.data(1, now=2 * US).argument for flow in flows] == [4] * 4
 
 
-def test_who_has_delivered_everything_no_longer_counts():
+def test_receiver_stops_counting_pair_after_delivery():
     flows = shared_line(3, allowed=99 * 4096, tags=False)
     for flow in flows:
         flow.receiver.allowed_loss = 98 * 4096  # two packets deliver
@@ -214,8 +214,8 @@ def test_who_has_delivered_everything_no_longer_counts():
     assert flows[2].data(0, now=12 * US).argument == 1
 
 
-def test_who_is_silent_counts_until_the_epoch_after_is_over():
-    """An epoch is as long as two packets of every pair take, but not shorter than the base round trip."""
+def test_silent_pair_is_counted_until_next_epoch_ends():
+    """An epoch lasts two packets of every pair, and at least one base round trip."""
     flows = shared_line(3)
     for flow in flows:
         flow.data(0, now=US)  # the first epoch: 1 to 11 us
@@ -226,7 +226,7 @@ def test_who_is_silent_counts_until_the_epoch_after_is_over():
     assert flows[1].data(1, now=22 * US).argument == 2
 
 
-def test_many_pairs_have_long_epochs():
+def test_epoch_length_grows_with_number_of_pairs():
     flows = shared_line(40)
     for flow in flows:
         flow.data(0, now=US)
@@ -235,7 +235,7 @@ def test_many_pairs_have_long_epochs():
     assert flows[0].data(3, now=38 * US).argument == 1
 
 
-def test_after_a_pause_nobody_counts():
+def test_silent_pairs_are_not_counted_after_long_pause():
     flows = shared_line(3)
     for flow in flows:
         flow.data(0, now=US)
@@ -260,11 +260,11 @@ def by_delay(rtts, rate=ONE // 2, base=100 * US, **settings):
     return rates
 
 
-def test_below_the_lower_threshold_the_rate_rises():
+def test_rate_rises_below_lower_delay_threshold():
     assert by_delay([T_LOW - 1] * 3) == [ONE // 2 + ADD * n for n in (1, 2, 3)]
 
 
-def test_growing_delay_lowers_the_rate_by_its_slope():
+def test_rate_falls_with_slope_of_growing_delay():
     """60 us, then 100 us: the smoothed difference is 0.875 * 40 us, 0.35 of the base round trip."""
     rates = by_delay([60 * US, 100 * US, 120 * US])
     assert rates[0] == ONE // 2 + ADD
@@ -273,14 +273,14 @@ def test_growing_delay_lowers_the_rate_by_its_slope():
     assert rates[2] == pytest.approx(rates[1] * (1 - BETA * slope / 100), rel=1e-5)
 
 
-def test_above_the_upper_threshold_the_rate_falls_whatever_the_slope():
+def test_rate_falls_above_upper_delay_threshold_regardless_of_slope():
     rates = by_delay([1000 * US, 1000 * US, 625 * US])
     assert rates[0] == pytest.approx(ONE / 2 * (1 - BETA * 0.5), rel=1e-5)
     assert rates[1] == pytest.approx(rates[0] * 0.6, rel=1e-5)
     assert rates[2] == pytest.approx(rates[1] * (1 - BETA * 0.2), rel=1e-5)
 
 
-def test_calm_rises_five_times_as_fast_from_the_fifth_round_trip_on():
+def test_rate_rises_five_times_faster_from_fifth_stable_round_trip():
     rates = by_delay([100 * US] * 7)
     steps = [b - a for a, b in zip([ONE // 2, *rates], rates, strict=False)]
     assert steps == [ADD] * 4 + [5 * ADD] * 3
@@ -290,37 +290,37 @@ def steps_of(rates):
     return [after - before for before, after in pairwise(rates)]
 
 
-def test_at_either_threshold_the_slope_counts():
+def test_delay_slope_decides_rate_at_either_threshold():
     first, second = by_delay([10 * US, T_LOW])
     assert second < first
     assert by_delay([T_HIGH, T_HIGH]) == [ONE // 2 + ADD, ONE // 2 + 2 * ADD]
 
 
 @pytest.mark.parametrize("restless", [1000 * US, 120 * US])
-def test_calm_begins_anew_after_a_restless_round_trip(restless):
-    """Above the upper threshold, or on the rise."""
+def test_unstable_round_trip_resets_fast_increase_counter(restless):
+    """An unstable round trip is above the upper threshold or longer than the one before."""
     rates = by_delay([*[100 * US] * 4, restless, *[100 * US] * 5])
     assert rates[4] < rates[3]
     assert steps_of(rates[4:]) == [ADD] * 4 + [5 * ADD]
 
 
-def test_below_the_lower_threshold_calm_is_kept():
-    """Three calm ones, one below, and two more; the slope is left at 0."""
+def test_low_delay_round_trip_preserves_fast_increase_counter():
+    """One round trip below the threshold separates three stable ones from two more; the slope stays 0."""
     rates = by_delay([*[100 * US] * 3, T_LOW - 1, 100 * US, 100 * US], ewma=0.0)
     assert steps_of(rates) == [ADD] * 4 + [5 * ADD]
 
 
-def test_steep_slope_takes_at_most_beta():
+def test_steep_delay_slope_lowers_rate_by_at_most_beta():
     rates = by_delay([60 * US, 400 * US])
     assert rates[1] == pytest.approx(rates[0] * 0.2, rel=1e-5)
 
 
-def test_delay_control_respects_floor_and_line():
+def test_delay_control_stays_between_floor_and_line_rate():
     assert by_delay([10_000 * US] * 20)[-1] == ONE // 64
     assert by_delay([10 * US] * 3, rate=ONE - 1)[-1] == ONE
 
 
-def test_marks_do_not_matter_to_delay_control():
+def test_delay_control_ignores_ecn_marks():
     flow = flow_of(100, rate_control="delay")
     flow.pull(most=30)
     for sequence in range(30):
@@ -331,7 +331,7 @@ def test_marks_do_not_matter_to_delay_control():
 # --- the timed packet ----------------------------------------------------------------------------------------
 
 
-def test_round_trip_is_smoothed_from_the_first_measurement_on():
+def test_srtt_starts_at_first_sample_and_smooths_later_samples():
     flow = flow_of(100)
     flow.pull(now=0, most=1)
     flow.ack(0, now=80 * US)
@@ -341,7 +341,7 @@ def test_round_trip_is_smoothed_from_the_first_measurement_on():
     assert flow.sender.pair.srtt == 90 * US  # 80 + (160 - 80) / 8
 
 
-def test_packet_sent_again_is_timed_from_then_on():
+def test_retransmitted_packet_is_timed_from_retransmission():
     flow = flow_of(40)
     flow.pull(now=0)
     assert flow.sender.timed == 0
@@ -355,7 +355,7 @@ def test_packet_sent_again_is_timed_from_then_on():
     assert flow.sender.pair.srtt == 40 * US
 
 
-def test_delay_control_goes_on_while_packets_are_sent_again():
+def test_delay_control_raises_rate_during_retransmissions():
     flow = flow_of(40, rate_control="delay", t_low=50 * US, t_high=500 * US)
     flow.pull(now=0)
     flow.sender.pair.rate = ONE // 64
@@ -366,7 +366,7 @@ def test_delay_control_goes_on_while_packets_are_sent_again():
     assert flow.sender.pair.rate == ONE // 64 + 20 * ADD
 
 
-def test_timed_packet_is_given_up_when_others_come_back_eight_round_trips_later():
+def test_timed_packet_is_abandoned_on_newer_acknowledgement_after_eight_rtts():
     flow = flow_of(1000)
     flow.pull(now=0, most=10)
     flow.pull(now=9 * BASE, most=10)  # the queue is long: nothing has come back at all
@@ -380,7 +380,7 @@ def test_timed_packet_is_given_up_when_others_come_back_eight_round_trips_later(
 
 
 @pytest.mark.parametrize("more, given_up", [(0, False), (1, True)])
-def test_timed_packet_is_given_up_after_eight_round_trips_and_not_at_eight(more, given_up):
+def test_timed_packet_is_abandoned_after_more_than_eight_round_trips(more, given_up):
     flow = flow_of(1000)
     flow.pull(now=0, most=10)
     flow.ack(1, now=8 * BASE + more)
@@ -389,7 +389,7 @@ def test_timed_packet_is_given_up_after_eight_round_trips_and_not_at_eight(more,
 
 @pytest.mark.parametrize("rate", [10**7, 800 * GBPS])
 @pytest.mark.parametrize("control", ["receiver", "dctcp", "delay"])
-def test_numbers_fit_64_bits_on_slow_and_fast_links(rate, control):
+def test_rate_control_values_fit_64_bits_on_slow_and_fast_links(rate, control):
     trip = 10**12 if rate == 10**7 else US
     flow = FlowHarness(Dlcp, 2000, rate=rate, base_rtt=trip, word=Word, payload=9000, rate_control=control)
     for sequence in range(1000):

@@ -15,15 +15,15 @@ IDEAL = SENDERS * MB * 8 * 10  # ps: all bytes at 100 Gbps, 10 ps a bit
 SHALLOW = {"buffer": 100_000, "threshold": 40_000}
 
 
-def test_incast_without_marks_costs_newreno_timeouts_but_everything_arrives():
+def test_newreno_incast_without_ecn_drops_packets_but_delivers_all_bytes():
     outcome = play(star_of(1 + SENDERS), incast(SENDERS, MB), transport("tcp_newreno"), **SHALLOW)
     assert outcome.lost == [0] * SENDERS
     assert sum(outcome.again) >= outcome.drops["tail"] > 0
     assert IDEAL < max(outcome.ends) < 50 * MS
 
 
-def test_incast_with_dctcp_ends_within_a_timeout_of_the_ideal():
-    """80 packets at once do not fit into 24: the first window of some is lost as a whole, and waits for its timer."""
+def test_dctcp_incast_in_shallow_buffer_ends_within_4_ms_of_ideal_time():
+    """80 packets exceed a 24-packet buffer: some flows lose their whole first window and wait for the timer."""
     outcome = play(star_of(1 + SENDERS), incast(SENDERS, MB), transport("dctcp"), **SHALLOW)
     assert outcome.lost == [0] * SENDERS
     assert sum(outcome.again) >= outcome.drops["tail"] > 0
@@ -31,8 +31,8 @@ def test_incast_with_dctcp_ends_within_a_timeout_of_the_ideal():
     assert IDEAL < max(outcome.ends) < IDEAL + 2 * 2 * MS
 
 
-def test_dctcp_in_a_deep_buffer_loses_nothing_and_wastes_little():
-    """Ten packets each and K of ten packets: the queue never empties, and growth is held."""
+def test_dctcp_incast_in_deep_buffer_is_near_ideal_without_retransmissions():
+    """Initial windows and marking threshold are ten packets: the queue never empties, and marks limit its growth."""
     outcome = play(
         star_of(1 + SENDERS), incast(SENDERS, MB), transport("dctcp"), buffer=4 * MB, threshold=40_000
     )  # fmt: skip
@@ -42,7 +42,7 @@ def test_dctcp_in_a_deep_buffer_loses_nothing_and_wastes_little():
 
 @pytest.mark.parametrize("policy", ["eager", "on_probe"])
 @pytest.mark.parametrize("bound", [0.0, 0.1])
-def test_incast_with_dlcp_is_near_the_ideal_and_within_the_bound(bound, policy):
+def test_dlcp_incast_ends_near_ideal_time_within_loss_bound(bound, policy):
     flows = incast(SENDERS, MB, bound=bound, droppable=0.5)
     table = transport("dlcp", stop_policy=policy, send_order="sequential", rate_control="dctcp")
     outcome = play(star_of(1 + SENDERS), flows, table, selective=True, log=True, **SHALLOW)
@@ -55,8 +55,9 @@ def test_incast_with_dlcp_is_near_the_ideal_and_within_the_bound(bound, policy):
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.1])
-def test_incast_with_dlcp_as_it_is_by_default_is_close_to_what_its_bytes_take(bound):
-    """Each sends no more than it must, at its share of the line; what the first burst costs is sent again meanwhile."""
+def test_default_dlcp_incast_ends_within_6_percent_of_ideal_time(bound):
+    """Each sender sends only required packets at its share of the line. Losses of the first burst are retransmitted
+    meanwhile."""
     outcome = play(
         star_of(1 + SENDERS), incast(SENDERS, MB, bound=bound, droppable=0.5), transport("dlcp"), selective=True, log=True,
         **SHALLOW,
@@ -72,8 +73,9 @@ def test_incast_with_dlcp_as_it_is_by_default_is_close_to_what_its_bytes_take(bo
 @pytest.mark.parametrize(
     "kind, bound", [("tcp_newreno", 0.0), ("dctcp", 0.0), ("dlcp", 0.0), ("dlcp", 0.1), ("dlcp", 1.0)]
 )
-def test_everything_ends_over_a_lossy_link(kind, bound, loss):
-    """`loss` both ways on the receiver's cable. `play` asserts that every message and every sender comes to its end."""
+def test_all_messages_complete_over_lossy_link(kind, bound, loss):
+    """The receiver's cable loses packets in both directions. `play` asserts that every message and every sender comes
+    to its end."""
     flows = incast(2, MB // 4, bound=bound, droppable=1.0 if bound else 0.0)
     flows += [Flow(1, 0, 1, at=US, bound=bound), Flow(0, 2, 4097, bound=bound)]
     table = transport(kind)
@@ -85,8 +87,8 @@ def test_everything_ends_over_a_lossy_link(kind, bound, loss):
         assert max(outcome.ends) < 200 * MS
 
 
-def test_a_bitmap_of_many_parts_gets_a_large_message_through():
-    """10 240 packets: two parts. A hole in the second one only must be filled, too."""
+def test_two_part_bitmap_completes_large_message_over_lossy_link():
+    """10 240 packets need a Bitmap of two parts. A hole in the second one only must be filled, too."""
     outcome = play(star_of(2, loss=0.001), [Flow(1, 0, 40 * MB)], transport("dlcp"), buffer=MB)
     assert outcome.lost == [0]
     assert outcome.drops["link_loss"] > 5
@@ -104,7 +106,7 @@ def sprayed(largest, **fields):
 
 
 @pytest.mark.parametrize("largest", [1 << 14, MB])
-def test_sprayed_packets_that_are_merely_late_are_not_sent_again(largest):
+def test_reordering_by_packet_spraying_causes_almost_no_retransmissions(largest):
     network = leaf_spine(4, 4, 4, LinkSpec(100 * GBPS, US))
     outcome = play(
         network, sprayed(largest), transport("dlcp"), balancing="spray_random", threshold=40_000, buffer=10 * MB
@@ -113,8 +115,8 @@ def test_sprayed_packets_that_are_merely_late_are_not_sent_again(largest):
     assert sum(outcome.sent) - sum(-(-flow.nbytes // 4096) for flow in sprayed(largest)) < 10  # and few probes
 
 
-def test_slow_spine_costs_little():
-    """A path at 40 % of the rate: packets on it are late by more than half a round trip now and then."""
+def test_slow_spine_causes_few_redundant_packets():
+    """Packets on a path at 40 % of the rate are sometimes over half a round trip late."""
     slow = [Override((f"leaf{leaf}", "spine0"), rate=40 * GBPS) for leaf in range(4)]
     network = leaf_spine(4, 4, 4, LinkSpec(100 * GBPS, US), overrides=slow)
     outcome = play(
@@ -123,8 +125,8 @@ def test_slow_spine_costs_little():
     assert outcome.redundant < 0.05 * sum(outcome.sent)
 
 
-def test_timer_does_not_run_while_a_higher_class_keeps_the_interface_busy():
-    """Ten milliseconds of class 1 before class 2 gets its turn: more than any time-out."""
+def test_timer_does_not_expire_while_higher_priority_occupies_nic():
+    """Priority 1 occupies the NIC for ten milliseconds before priority 2, longer than any timeout."""
     flows = [
         Flow(1, 0, MB, priority=2),
         Flow(1, 2, 120 * MB, at=100 * US, priority=1),

@@ -68,12 +68,12 @@ def row(time, utilisation=1.0, queue=0, port=7):
     return (port, queue, round(time * US * utilisation / 80), round(time * US))
 
 
-def test_headers_have_room_for_the_stamps():
+def test_data_and_ack_headers_reserve_50_bytes_for_int_stamps():
     assert (HPCC_OVERHEAD, HPCC_ACK_BYTES) == (58 + 50, 62 + 50)
     assert (Hpcc.data_overhead, Hpcc.control_bytes) == (HPCC_OVERHEAD, HPCC_ACK_BYTES)
 
 
-def test_starts_with_what_the_line_carries_in_a_round_trip():
+def test_initial_window_is_bandwidth_delay_product():
     flow = Told()
     assert (flow.window, flow.reference, flow.sender.gap) == (BDP, BDP, flow.sender.ps_per_byte)
     assert len(flow.pull()) == 60  # 59 are 248 036 bytes, less than the window
@@ -82,13 +82,13 @@ def test_starts_with_what_the_line_carries_in_a_round_trip():
     assert len(flow.pull()) == 10
 
 
-def test_the_first_stamps_are_only_kept():
+def test_first_stamps_do_not_change_window():
     flow = Told()
     assert flow.answer(row(10, 0.1)) == BDP
     assert flow.load == 1
 
 
-def test_a_full_port_without_a_queue_lowers_to_eta():
+def test_fully_used_port_without_queue_lowers_window_to_eta():
     flow = Told()
     flow.answer(row(10))
     assert flow.answer(row(30)) == pytest.approx(0.95 * BDP + AI, abs=1)
@@ -96,7 +96,7 @@ def test_a_full_port_without_a_queue_lowers_to_eta():
     assert flow.sender.gap == (T << 16) // (flow.sender.window >> 8)
 
 
-def test_the_smaller_of_two_queues_counts_in_round_trips_of_the_port():
+def test_utilisation_uses_smaller_of_two_queue_lengths():
     """125 000 bytes are half of what the port sends in T: u = 1 + 0.5."""
     flow = Told()
     flow.answer(row(10, queue=125_000))
@@ -104,7 +104,7 @@ def test_the_smaller_of_two_queues_counts_in_round_trips_of_the_port():
     assert flow.load == pytest.approx(1.5, abs=1e-5)
 
 
-def test_a_short_time_between_stamps_moves_the_estimate_little():
+def test_short_stamp_interval_gets_proportional_weight_in_load_estimate():
     """u = 0.6 over 5 of 20 us: U = 1 - 0.4 / 4."""
     flow = Told()
     flow.answer((7, 0, 0, 10 * US))
@@ -112,14 +112,14 @@ def test_a_short_time_between_stamps_moves_the_estimate_little():
     assert flow.load == pytest.approx(0.9, abs=1e-5)
 
 
-def test_a_long_time_between_stamps_counts_as_one_round_trip():
+def test_long_stamp_interval_counts_as_one_round_trip():
     flow = Told()
     flow.answer(row(10, 0.5))
     flow.answer(row(500, 0.5))
     assert flow.load == pytest.approx(0.5, abs=1e-5)
 
 
-def test_the_busiest_port_decides_with_its_own_time():
+def test_busiest_port_sets_load_with_its_own_stamp_interval():
     """The second of three ports: 25 Gbps (320 ps a byte), full, 10 us between its stamps; the others half busy, 20 us."""
     flow = Told()
     slow = (2, 0, 0, 10 * US, 320 << 16)
@@ -133,9 +133,10 @@ def test_the_busiest_port_decides_with_its_own_time():
     assert flow.load == pytest.approx(1 + 0.5 / 2, abs=1e-5)
 
 
-def test_below_eta_it_grows_by_steps_and_after_five_by_the_load():
-    """Half busy, always. The first four answers of a round trip each raise the reference by a step; the estimate is
-    below eta from the first on. After max_stage = 5 steps the window is set by the load: 0.95 / 0.5, within the limit."""
+def test_window_grows_by_five_steps_below_eta_and_then_by_load():
+    """The port is always half busy. The first four answers of a round trip each raise the reference by a step; the
+    estimate is below eta from the first on. After max_stage = 5 steps the window is set by the load: 0.95 / 0.5,
+    within the limit."""
     flow = Told(max_stage=5)
     flow.sender.reference_window = BDP // 10 << 8
     flow.answer(row(10, 0.5))
@@ -149,9 +150,9 @@ def test_below_eta_it_grows_by_steps_and_after_five_by_the_load():
     assert steps[6] == pytest.approx(AI, abs=1)
 
 
-def test_the_reference_follows_once_per_round_trip_and_the_window_always():
-    """Three answers to packets that were sent before the reference followed: each window is computed from the same
-    reference, so answers to one queue do not add up. The fourth packet was sent after."""
+def test_reference_window_updates_once_per_rtt_and_window_on_every_ack():
+    """Acknowledgements of three packets sent before the reference update use the same reference. So reactions to one
+    queue do not add up. The fourth packet was sent after the update."""
     flow = Told()
     flow.answer(row(10))
     flow.pull(0, most=3)
@@ -168,7 +169,7 @@ def test_the_reference_follows_once_per_round_trip_and_the_window_always():
     assert flow.reference == flow.window == pytest.approx(reference * 0.95 + AI, abs=1)
 
 
-def test_the_reference_waits_a_round_trip_after_the_first_stamps_too():
+def test_reference_window_first_updates_one_rtt_after_first_stamps():
     flow = Told()
     flow.pull(0, most=3)
     flow.answer(row(10))
@@ -178,7 +179,7 @@ def test_the_reference_waits_a_round_trip_after_the_first_stamps_too():
     assert flow.reference < BDP
 
 
-def test_never_more_than_the_line_carries_nor_less_than_the_floor():
+def test_window_stays_between_floor_and_bandwidth_delay_product():
     flow = Told(floor=50, max_stage=0)
     flow.answer(row(10, 0.01))
     assert flow.answer(row(30, 0.01)) == BDP
@@ -188,14 +189,14 @@ def test_never_more_than_the_line_carries_nor_less_than_the_floor():
     assert flow.sender.gap == 50 * flow.sender.ps_per_byte
 
 
-def test_a_window_below_a_packet_lets_one_go_at_a_time():
+def test_window_below_one_packet_allows_one_packet_in_flight():
     flow = Told(floor=1000)
     flow.answer(row(10, queue=10**9))
     assert flow.answer(row(30, queue=10**9)) == 250
     assert len(flow.pull()) == 1
 
 
-def test_other_ports_on_the_way_are_kept_to_compare_with():
+def test_window_changes_only_when_consecutive_stamps_have_same_ports():
     flow = Told()
     flow.answer(row(10))
     assert flow.answer(row(30, queue=10**6, port=8)) == BDP
@@ -205,7 +206,7 @@ def test_other_ports_on_the_way_are_kept_to_compare_with():
     assert flow.answer(row(90, queue=10**6)) == window  # the first of the ports before, but no second
 
 
-def test_stamps_that_overtook_others_say_nothing():
+def test_reordered_older_stamps_are_ignored():
     flow = Told()
     flow.answer(row(10))
     flow.answer(row(30))
@@ -215,7 +216,7 @@ def test_stamps_that_overtook_others_say_nothing():
     assert flow.load == 1  # compared with those of 30
 
 
-def test_a_refusal_goes_back_and_tells_as_well():
+def test_nack_rewinds_sender_and_updates_window():
     flow = Told()
     flow.answer(row(10))
     flow.pull(0, most=10)
@@ -227,7 +228,7 @@ def test_a_refusal_goes_back_and_tells_as_well():
     assert flow.window == pytest.approx(0.95 * BDP + AI, abs=1)
 
 
-def test_the_receiver_returns_the_slot_by_rider():
+def test_receiver_reply_piggybacks_stamp_slot():
     flow = Told(3)
     word = int(flow.run["on_data"](flow.memory, flow.k, flow.r, 1, 4096, 0, 0))
     assert word >> 30 & 1
@@ -238,7 +239,7 @@ def test_the_receiver_returns_the_slot_by_rider():
 # --- slots ------------------------------------------------------------------------------------------------------
 
 
-def test_slots_are_a_power_of_two_with_room_for_the_first_window():
+def test_stamp_slot_count_is_power_of_two_covering_initial_window():
     flow = Told()
     assert flow.sender.stamp_mask == 63  # 60 packets, the first slot and the last
     assert flow.sender.stamp_mask & (flow.sender.stamp_mask + 1) == 0
@@ -256,7 +257,7 @@ def send(flow, count):
     return [(flow.pull(0, most=1), flow.sender.piggyback)[1] for _ in range(count)]
 
 
-def test_slots_go_by_turns_and_the_last_is_for_want_of_another():
+def test_stamp_slots_rotate_and_last_slot_serves_as_fallback():
     flow = small()
     assert send(flow, 8) == [1, 2, 3, 4, 5, 6, 7, 7]
     flow.stamp(3, row(10))
@@ -267,7 +268,7 @@ def test_slots_go_by_turns_and_the_last_is_for_want_of_another():
     assert send(flow, 7) == [4, 5, 6, 1, 2, 3, 7]
 
 
-def test_packets_that_were_lost_give_their_slots_back_with_the_next_answer():
+def test_lost_packets_free_stamp_slots_at_next_nack():
     flow = small()
     send(flow, 6)
     flow.stamp(6, row(10))
@@ -275,7 +276,7 @@ def test_packets_that_were_lost_give_their_slots_back_with_the_next_answer():
     assert send(flow, 6) == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_last_slot_says_nothing():
+def test_stamps_in_fallback_slot_are_ignored():
     flow = small()
     send(flow, 8)
     flow.stamp(7, row(10))
@@ -285,7 +286,7 @@ def test_the_last_slot_says_nothing():
     assert (flow.window, flow.sender.answered) == (BDP, 0)
 
 
-def test_the_message_ends():
+def test_sender_finishes_when_all_packets_are_acknowledged():
     flow = Told(3)
     flow.pull()
     for n in (1, 2, 3):
@@ -295,7 +296,7 @@ def test_the_message_ends():
 
 
 @pytest.mark.parametrize(("side", "told"), [(6, False), (8, False), (10, True)])
-def test_ways_longer_than_what_the_stamps_have_room_for_are_refused(side, told):
+def test_paths_longer_than_six_switches_are_rejected(side, told):
     """On two rings of n switches side by side a packet passes n / 2 + 2 of them at most."""
     tables = star_tables(transport="hpcc", switch={"pfc": True})
     tables["topology"] = {"kind": "torus", "dims": [side, 2]}
@@ -307,7 +308,7 @@ def test_ways_longer_than_what_the_stamps_have_room_for_are_refused(side, told):
 
 
 @pytest.mark.parametrize(("gpus", "fits"), [(1, True), (2, False)])
-def test_switches_within_hosts_count_for_the_room_of_the_stamps(gpus, fits):
+def test_switches_inside_hosts_count_towards_six_switch_limit(gpus, fits):
     """A path across a fat-tree has five switches, and one more in each host that has several accelerators."""
     tables = star_tables(transport="hpcc", switch={"pfc": True}, host={"gpus": gpus})
     tables["topology"] = {"kind": "fat_tree", "k": 4}
@@ -320,7 +321,7 @@ def test_switches_within_hosts_count_for_the_room_of_the_stamps(gpus, fits):
 
 
 @pytest.mark.parametrize("kind", ["dcqcn", "hpcc"])
-def test_check_remarks_that_losses_are_dear_and_marks_are_missing(kind):
+def test_remarks_warn_about_missing_pfc_and_missing_ecn_threshold(kind):
     said = "; ".join(remarks(build_scenario(star_tables(transport=kind))))
     assert "switch.pfc is off" in said
     assert ("no packet will be marked" in said) == (kind == "dcqcn")
@@ -328,13 +329,14 @@ def test_check_remarks_that_losses_are_dear_and_marks_are_missing(kind):
     assert remarks(build_scenario(star_tables(transport=kind, switch=quiet))) == []
 
 
-def test_time_outs_the_wrong_way_round_are_refused():
+def test_rto_above_max_rto_is_rejected():
     with pytest.raises(ScenarioError, match=r"rto.*is above max_rto"):
         build_scenario(star_tables(transport={"kind": "hpcc", "rto": "2s"}))
 
 
-def test_no_word_overflows():
-    """From nothing to a full port with 10 GB behind it, for as long as is measured; a line of 1 Mbps; 9 s of round trip."""
+def test_hpcc_arithmetic_does_not_overflow_64_bits():
+    """An idle port becomes full with a 10 GB queue over the longest interval. Cases include a line of 1 Mbps and a
+    round trip of 9 s."""
     for rate, rtt in ((100 * 10**9, T), (10**6, T), (400 * 10**9, 9 * 10**12)):
         flow = Told(word=Word, base_rtt=rtt, rate=rate)
         speed = -(-(8_000_000_000_000 << 16) // rate)

@@ -25,7 +25,7 @@ from gradwire.testing import FlowHarness
 # --- RACK (RFC 8985 section 6) -----------------------------------------------------------------------------------------
 
 
-def test_a_packet_has_a_round_trip_and_a_quarter():
+def test_rack_marks_packet_lost_after_one_and_a_quarter_round_trips():
     """0 is lost; 1, sent at 10, is acknowledged at 110: its round trip is 100, so 0 may come until 125."""
     flow = sender(100)
     send(flow, 10)
@@ -41,8 +41,8 @@ def test_a_packet_has_a_round_trip_and_a_quarter():
     assert flow.pull(125 * US) == [0]
 
 
-def test_three_packets_above_are_enough():
-    """All leave at 0; with the third that arrives the window of reordering is nothing."""
+def test_rack_marks_packet_lost_after_three_later_packets_arrive():
+    """All packets leave at 0; the third arrival sets the reordering window to zero."""
     flow = sender(100)
     flow.pull(0)
     for each in (1, 2):
@@ -53,8 +53,8 @@ def test_three_packets_above_are_enough():
     assert flow.pull(103 * US)[0] == 0
 
 
-def test_not_once_packets_have_come_out_of_order():
-    """0 arrives after 1: from then on a quarter of the smallest round trip, 25, is waited for, whatever is above."""
+def test_rack_keeps_reordering_window_after_observed_reordering():
+    """0 arrives after 1: from then on the reordering window is a quarter of the minimum RTT, 25."""
     flow = sender(100)
     send(flow, 10)
     flow.ack(1, 0, now=110 * US)
@@ -74,8 +74,9 @@ def test_not_once_packets_have_come_out_of_order():
     assert (later.sender.lost_packets, later.sender.timer_purpose, later.sender.timer) == (0, REORDERING, 145 * US)
 
 
-def test_a_packet_that_is_lost_again_is_found_by_what_was_sent_after_it():
-    """RFC 6675 needs a time-out for that. 0 goes again at 130, 10 at 140; 10 is there at 240, 0 is not."""
+def test_rack_detects_lost_retransmission_from_later_packets():
+    """RFC 6675 needs a timeout for a lost retransmission. 0 is retransmitted at 130, 10 leaves at 140; 10 arrives by 240,
+    0 does not."""
     flow = sender(100)
     send(flow, 10)
     for each in (1, 2, 3):
@@ -92,7 +93,7 @@ def test_a_packet_that_is_lost_again_is_found_by_what_was_sent_after_it():
     assert flow.sender.timeouts == 0
 
 
-def test_the_window_of_reordering_grows_with_what_was_needless_once_per_round_trip():
+def test_spurious_retransmissions_widen_reordering_window_once_per_rtt():
     flow = sender(100)
     send(flow, 10)
     for each in (1, 2, 3):
@@ -105,7 +106,7 @@ def test_the_window_of_reordering_grows_with_what_was_needless_once_per_round_tr
     assert flow.sender.reordering_steps == 1
 
 
-def test_duplicates_find_what_they_find_where_there_is_no_rack():
+def test_duplicate_ack_detection_marks_packet_lost_at_third_duplicate():
     flow = sender(100, loss_detection="duplicates")
     send(flow, 10)
     flow.ack(1, 0, now=500 * US)
@@ -118,8 +119,9 @@ def test_duplicates_find_what_they_find_where_there_is_no_rack():
 # --- tail loss probes (RFC 8985 section 7) -----------------------------------------------------------------------------
 
 
-def test_the_last_packet_is_sent_again_after_two_round_trips():
-    """Of five, 3 and 4 are lost. The last acknowledgement comes at 120, with a round trip of 100: the probe goes at 320."""
+def test_tail_loss_probe_retransmits_last_packet_after_two_round_trips():
+    """Packets 3 and 4 of five are lost. The last acknowledgement comes at 120, with a round trip of 100: the probe
+    goes at 320."""
     flow = sender(5)
     send(flow, 5)
     for each in range(3):
@@ -134,7 +136,7 @@ def test_the_last_packet_is_sent_again_after_two_round_trips():
     assert (flow.sender.is_done, flow.sender.timeouts) == (1, 0)
 
 
-def test_a_new_packet_rather_than_an_old_one_and_one_probe_at_a_time():
+def test_only_one_tail_loss_probe_is_outstanding_and_carries_new_packet():
     flow = sender(100, window=3)
     send(flow, 3)
     flow.ack(0, 1, now=100 * US)
@@ -145,23 +147,23 @@ def test_a_new_packet_rather_than_an_old_one_and_one_probe_at_a_time():
     assert flow.sender.in_flight == 5  # one more than the window
 
 
-def test_a_single_packet_waits_for_an_acknowledgement_that_is_put_off():
+def test_tail_loss_probe_of_single_packet_waits_for_delayed_ack():
     flow = sender(2, delayed_acks=3 * MS)
     send(flow, 2)
     flow.ack(0, 1, now=100 * US)
     assert (flow.sender.timer_purpose, flow.sender.timer) == (TAIL, 100 * US + 200 * US + 3 * MS)
 
 
-def test_never_later_than_the_time_out():
+def test_tail_loss_probe_is_never_later_than_retransmission_timeout():
     flow = sender(2, delayed_acks=9 * MS, min_rto=9 * MS + 1)
     send(flow, 2)
     flow.ack(0, 1, now=100 * US)
     assert flow.sender.timer == 100 * US + 9 * MS + 1
 
 
-def test_a_loss_that_the_probe_has_mended_lowers_the_window_all_the_same():
-    """A connection that goes on: 4 is lost, its probe arrives; when 5, which came later, is acknowledged, there has been a
-    loss (section 7.4.2)."""
+def test_loss_repaired_by_tail_loss_probe_still_lowers_window():
+    """Packet 4 is lost and its probe arrives. The acknowledgement of 5, which was sent later, reveals the loss (section
+    7.4.2)."""
     flow = sender(10)
     flow.sender.packets, flow.sender.stream = 5, flow.f
     send(flow, 5)
@@ -178,7 +180,7 @@ def test_a_loss_that_the_probe_has_mended_lowers_the_window_all_the_same():
     assert window(flow) in (before // 2, before // 2 + 1)
 
 
-def test_none_in_recovery_and_none_where_they_are_off():
+def test_tail_loss_probe_is_not_armed_in_recovery_or_when_disabled():
     flow = sender(100)
     send(flow, 10)
     for each in (1, 2, 3):
@@ -196,8 +198,9 @@ def test_none_in_recovery_and_none_where_they_are_off():
 # --- in proportion (RFC 9937) ------------------------------------------------------------------------------------------
 
 
-def test_one_packet_for_two_until_the_window_is_half():
-    """Twenty out, the first lost: of what arrives while more than ten are out, every second one makes one leave."""
+def test_prr_sends_one_packet_per_two_delivered_until_window_is_halved():
+    """Twenty packets are in flight and the first is lost. While more than ten are in flight, every second arrival
+    releases one packet."""
     flow = sender(1000, window=20)
     send(flow, 20)
     for each in (1, 2):
@@ -212,9 +215,9 @@ def test_one_packet_for_two_until_the_window_is_half():
     assert (flow.sender.loss_state, window(flow)) == (OPEN, 10)
 
 
-def test_below_the_target_progress_without_loss_is_answered_by_one_more():
-    """Of twenty all but 17, 18 and 19 are lost. Ten may be out and few are: what arrives is answered by one, and by two
-    if it makes progress and tells of no new loss."""
+def test_prr_below_target_sends_extra_packet_on_progress_without_loss():
+    """All of twenty packets but 17, 18 and 19 are lost. Below the target of ten each arrival releases one packet, or two
+    if it makes progress and reveals no new loss."""
     flow = sender(1000, window=20)
     send(flow, 20)
     for each in (17, 18, 19):
@@ -226,7 +229,7 @@ def test_below_the_target_progress_without_loss_is_answered_by_one_more():
     assert flow.pull(610 * US) == [5, 6]
 
 
-def test_a_mark_lowers_the_window_in_proportion_as_well():
+def test_ecn_mark_lowers_window_by_proportional_rate_reduction():
     flow = sender(1000, Dctcp, window=20, ecn=True, g=0.0625)
     flow.sender.alpha = ONE
     send(flow, 20)
@@ -241,8 +244,8 @@ def test_a_mark_lowers_the_window_in_proportion_as_well():
 # --- when the time-out is put off ---------------------------------------------------------------------------------------
 
 
-def test_what_was_sent_after_the_first_packet_does_not_put_the_time_out_off():
-    """0 goes again at 130 and is lost once more. Packets that left before that put its time-out off, to 10 ms after the
+def test_acks_of_packets_sent_after_oldest_one_do_not_postpone_timeout():
+    """0 is retransmitted at 130 and lost once more. Packets that left before that put its time-out off, to 10 ms after the
     last of them; 10, which left after it, does not [net/ipv4/tcp_input.c: `tcp_clean_rtx_queue`], however much arrives."""
     flow = sender(100, tail_probes=False, loss_detection="duplicates")
     send(flow, 10)
@@ -272,9 +275,9 @@ def late(**settings) -> FlowHarness:
     return flow
 
 
-def test_a_spurious_time_out_is_taken_back():
-    """The acknowledgement of 0 may be that of its first sending: two new packets go. That of 1, which has not been sent
-    again, can only be."""
+def test_frto_undoes_spurious_timeout():
+    """The acknowledgement of 0 may belong to its first transmission: two new packets go. That of 1, which was not
+    retransmitted, must belong to its first transmission."""
     flow = late()
     flow.ack(0, 1, now=12 * MS)
     assert flow.pull(12 * MS) == [5, 6]
@@ -283,8 +286,8 @@ def test_a_spurious_time_out_is_taken_back():
     assert window(flow) >= 5 and flow.sender.ssthresh >> SHIFT > 1000
 
 
-def test_a_real_one_is_not():
-    """5 arrives and 1 does not: 1 goes again."""
+def test_frto_does_not_undo_genuine_timeout():
+    """5 arrives and 1 does not, so 1 is retransmitted."""
     flow = late()
     flow.ack(0, 1, now=12 * MS)
     assert flow.pull(12 * MS) == [5, 6]
@@ -294,13 +297,13 @@ def test_a_real_one_is_not():
     assert flow.sender.ssthresh >> SHIFT == 2
 
 
-def test_without_it_what_was_lost_goes_first():
+def test_lost_packets_are_retransmitted_first_without_frto():
     flow = late(frto=False)
     flow.ack(0, 1, now=12 * MS)
     assert flow.pull(12 * MS) == [1, 2]
 
 
-def test_what_was_sent_less_than_a_round_trip_ago_is_not_lost_by_a_time_out():
+def test_timeout_does_not_mark_recently_sent_packets_lost():
     """RFC 8985 section 8."""
     flow = sender(100, window=3, tail_probes=False)
     send(flow, 2)
@@ -311,7 +314,7 @@ def test_what_was_sent_less_than_a_round_trip_ago_is_not_lost_by_a_time_out():
     assert (flow.sender.lost_packets, flow.sender.in_flight, window(flow)) == (1, 1, 2)
 
 
-def test_a_recovery_in_which_all_was_needless_is_taken_back():
+def test_recovery_with_only_spurious_retransmissions_is_undone():
     flow = sender(100)
     send(flow, 10)
     for each in (1, 2, 3):

@@ -26,8 +26,9 @@ def round_of(flow: FlowHarness, now: int, rtt: int) -> int:
     return now + rtt
 
 
-def test_hystart_plus_plus_slows_down_when_round_trips_rise_and_ends_after_five_rounds():
-    """40 ms, then 45: an eighth more (RFC 9406, section 4.2). A quarter of the growth; five rounds later it has ended."""
+def test_hystart_plus_plus_slows_growth_on_rising_rtt_and_ends_in_five_rounds():
+    """The round trip rises by an eighth, from 40 to 45 ms (RFC 9406, section 4.2). Growth falls to a quarter; slow start
+    ends five rounds later."""
     flow = sender(1 << 14, window=16, slow_start="hystart++", min_rto=200 * MS)
     now = round_of(flow, 0, 40 * MS)
     now = round_of(flow, now, 40 * MS)
@@ -45,7 +46,7 @@ def test_hystart_plus_plus_slows_down_when_round_trips_rise_and_ends_after_five_
     assert rounds == 5 and flow.sender.ssthresh <= flow.sender.cwnd
 
 
-def test_and_goes_on_when_they_fall_again():
+def test_hystart_plus_plus_resumes_slow_start_when_rtt_falls():
     flow = sender(1 << 14, window=16, slow_start="hystart++", min_rto=200 * MS)
     now = round_of(flow, 0, 40 * MS)
     now = round_of(flow, now, 45 * MS)
@@ -54,8 +55,8 @@ def test_and_goes_on_when_they_fall_again():
     assert flow.sender.css_baseline == 0
 
 
-def test_hystart_ends_with_a_train_of_acknowledgements():
-    """Of 16 packets that leave at once with a round trip of 10 ms acknowledgements come 1 ms apart: after 5 ms it is over."""
+def test_hystart_ends_slow_start_on_long_ack_train():
+    """Acknowledgements of 16 packets, 1 ms apart at a 10 ms round trip, end slow start after 5 ms."""
     flow = sender(1 << 12, Cubic, window=16, slow_start="hystart", min_rto=200 * MS)
     flow.pull(0)
     for each in range(16):
@@ -69,7 +70,7 @@ def test_hystart_ends_with_a_train_of_acknowledgements():
 # --- pacing, ticks, acknowledgements -----------------------------------------------------------------------------------
 
 
-def test_packets_leave_at_twice_the_window_per_round_trip():
+def test_pacing_rate_is_twice_the_window_per_round_trip_in_slow_start():
     flow = sender(1000, pacing=True, payload=1000)
     flow.pull(0)
     assert flow.sender.gap == 0
@@ -84,12 +85,12 @@ def test_packets_leave_at_twice_the_window_per_round_trip():
     ("now", "wait", "fires"),
     [(0, MS, 2), (MS // 2, MS, 2), (MS // 2, MS + 1, 3), (0, 97 * MS, 104), (0, 600 * MS, 640), (0, 5000 * MS, 5120)],
 )
-def test_a_timer_goes_off_after_the_tick_in_which_it_is_due(now, wait, fires):
+def test_timer_expiry_is_rounded_up_to_kernel_timer_wheel_tick(now, wait, fires):
     flow = sender(10, timers="ticks", preset="linux")
     assert uncompiled(due)(flow.parameters, now, wait) == fires * MS
 
 
-def test_the_preset_is_the_options_that_it_says():
+def test_linux_preset_compiles_same_code_as_its_explicit_options():
     flow = sender(100)
     preset = FlowHarness(TcpNewReno, 100, preset="linux", min_rto=10 * MS)
     assert preset.run["pull"].__code__ is flow.run["pull"].__code__
@@ -97,7 +98,7 @@ def test_the_preset_is_the_options_that_it_says():
     assert classic.owner.pull.py_func.__code__ is not flow.owner.pull.py_func.__code__
 
 
-def test_sixteen_acknowledgements_at_once_then_every_second_and_the_last():
+def test_receiver_acks_first_sixteen_packets_then_every_second_and_last():
     flow = FlowHarness(TcpNewReno, 25, preset="linux", min_rto=10 * MS)
     counts = [flow.data(each, now=each * US).count for each in range(25)]
     assert counts == [1] * 16 + [0, 1] * 4 + [1]

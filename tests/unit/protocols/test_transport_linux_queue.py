@@ -44,15 +44,15 @@ def leave(flow: FlowHarness, count: int = 1) -> None:
         wait(flow, -WIRE)
 
 
-def test_a_window_that_takes_less_than_a_millisecond_waits_as_a_whole():
-    """Ten packets a round trip of 1 ms, in slow start at twice the pace: 28 MB/s, 27,343 bytes in 1/1024 s, of which
-    ten packets take 21,680."""
+def test_window_below_the_small_queue_limit_is_queued_completely():
+    """Slow start paces ten packets per 1 ms at twice that rate. 28 MB/s are 27,343 bytes in 1/1024 s, of which ten
+    packets take 21,680."""
     assert fill(sender()) == list(range(10))
 
 
-def test_two_packets_wait_at_least():
-    """At 10 ms it is 2.8 MB/s, 2,734 bytes: less than two packets. An empty queue counts for one byte, so that one packet, 2,169,
-    is below 4,336 and two, 4,337, above."""
+def test_small_queue_limit_is_at_least_two_packets():
+    """A window per 10 ms is 2.8 MB/s, or 2,734 bytes: less than two packets. An empty queue counts for one byte, so
+    that one packet, 2,169, is below 4,336 and two, 4,337, above."""
     flow = sender(rtt=10_000)
     assert fill(flow) == [0, 1]
     leave(flow)
@@ -60,9 +60,10 @@ def test_two_packets_wait_at_least():
 
 
 @pytest.mark.parametrize(("threshold", "packets"), [(1000, 7), (40, 4), (41, 7)])
-def test_the_pace_is_twice_the_window_in_slow_start_and_1_2_times_later(threshold, packets):
-    """20 packets, 4 ms: 14 MB/s, 13,671 bytes, which six packets, 13,009, do not reach. From half of the threshold on 8.4 MB/s,
-    8,203 bytes: four packets are 8,673. 20 is half of 40. Seven out there are too few for a window of 20 to grow."""
+def test_pacing_factor_is_2_in_slow_start_and_1_2_afterwards(threshold, packets):
+    """20 packets per 4 ms are 14 MB/s, or 13,671 bytes, above the 13,009 of six packets. From half of the threshold on
+    they are 8.4 MB/s, or 8,203 bytes: four packets are 8,673. 20 is half of 40. Seven packets in flight are too few for
+    a window of 20 to grow."""
     flow = sender(rtt=4000, window=20)
     flow.sender.ssthresh = threshold << SHIFT
     assert fill(flow) == list(range(7))  # the pace is set by acknowledgements
@@ -73,14 +74,14 @@ def test_the_pace_is_twice_the_window_in_slow_start_and_1_2_times_later(threshol
     assert len(fill(flow, 4000 * US)) == packets
 
 
-def test_nobody_may_have_more_than_a_mebibyte():
+def test_small_queue_limit_is_at_most_one_mebibyte():
     """10,000 packets, 1 ms: 28 GB/s. 483 packets are 1,047,145 bytes, 484 are 1,049,313."""
     assert len(fill(sender(packets=20_000, window=10_000))) == 484
 
 
-def test_what_is_sent_again_may_wait_twice_as_long():
-    """12 packets, 10 ms. 0 to 7 are lost, 8, 9 and 10 arrive. Two packets may wait, of those sent again four: three are
-    6,505, four 8,673, against 8,672."""
+def test_small_queue_limit_doubles_for_retransmissions():
+    """Packets 0 to 7 of 12 are lost; 8, 9 and 10 arrive. Two new packets may wait, but four retransmissions: three are
+    6,505 bytes, four 8,673, against 8,672."""
     flow = sender(rtt=10_000, window=12)
     for _ in range(12):
         fill(flow)
@@ -95,9 +96,9 @@ def test_what_is_sent_again_may_wait_twice_as_long():
     assert fill(flow, 10_000 * US) == [4]
 
 
-def test_a_probe_does_not_repeat_what_is_still_there():
-    """Two packets, the first of which has left; after two round trips the last one still waits. Once it has left there is a
-    probe, as ever."""
+def test_tail_loss_probe_waits_until_the_last_packet_has_left_the_nic():
+    """The last of two packets still waits at the NIC after two round trips: no probe. Once that packet has left, the
+    probe is sent."""
     flow = sender(packets=2)
     assert fill(flow) == [0, 1]
     leave(flow)
@@ -110,7 +111,7 @@ def test_a_probe_does_not_repeat_what_is_still_there():
     assert fill(other, 5 * MS) == [1]
 
 
-def test_without_the_rule_nothing_waits():
+def test_disabled_small_queues_do_not_limit_queued_packets():
     flow = sender(rtt=10_000, small_queues=False)
     assert (wait(flow, 0), wait(flow, WIRE), wait(flow, -WIRE)) == (0, 0, 0)
     assert fill(flow) == list(range(10))
@@ -118,9 +119,10 @@ def test_without_the_rule_nothing_waits():
 
 
 @pytest.mark.parametrize(("queues", "order"), [(True, [0] * 10 + [1] * 10), (False, [0] + [0, 1] * 9 + [1])])
-def test_of_two_connections_the_first_goes_first_or_they_take_turns(queues, order):
-    """Two windows of ten packets, started at the same time, one after the other: what was made first leaves first. With
-    turns the second of the first one goes before the second connection is there. Both worlds."""
+def test_small_queues_serve_connections_in_fifo_order_not_in_turns(queues, order):
+    """Two connections start a window of ten packets at the same time. With small queues the first window leaves first.
+    In turns, the second packet of the first connection leaves before the second connection starts. Checks engine and
+    oracle."""
     table = TcpNewReno.model_validate(
         {"kind": "tcp_newreno", "preset": "linux", "payload": "1400B", "min_rto": "10ms", "small_queues": queues}
     )

@@ -45,20 +45,20 @@ def begun(allowed, **fields):
     return flow
 
 
-def test_before_the_threshold_everything_is_waited_for():
+def test_receiver_waits_for_all_packets_before_the_threshold():
     flow = begun(allowed=5 * 4096)
     assert arrive(flow, range(1, 9), US + IDEAL - 200) == ACK
     assert arrive(flow, [9], US + IDEAL - 200) == STOP
 
 
-def test_from_the_threshold_on_the_fraction_is_enough():
-    """0.8 of ten packets; the bound alone would allow five to be missing."""
+def test_receiver_stops_at_the_required_fraction_after_the_threshold():
+    """The fraction requires 0.8 of ten packets; the bound alone would allow five missing packets."""
     flow = begun(allowed=5 * 4096)
     assert arrive(flow, range(1, 7), US + IDEAL + 200) == ACK
     assert arrive(flow, [7], US + IDEAL + 200) == STOP
 
 
-def test_from_the_deadline_on_the_bound_is_enough():
+def test_receiver_stops_at_the_loss_bound_after_the_deadline():
     flow = begun(allowed=5 * 4096)
     assert arrive(flow, range(1, 4), US + 2 * IDEAL + 200) == ACK
     assert arrive(flow, [4], US + 2 * IDEAL + 200) == STOP
@@ -69,10 +69,10 @@ def alone(flow):
     return uncompiled(ltp_rate.unloaded_time)(flow.parameters, flow.packets * flow.payload, flow.packets)
 
 
-def test_what_a_message_takes_alone():
-    """A packet's time is 0.332 of ten in a round trip of 10 us; a round trip lasts until the next packet after it, 11 us,
-    in which 11 packets go. What that brought is known a round trip later: so 22 packets go at the first rate; then 2.885
-    times as fast, at 0.9587 of the line, 0.9587 * 10.3466 us make 29.85 packets."""
+def test_unloaded_time_matches_hand_calculation():
+    """The first 22 packets leave at the initial rate of ten packets per round trip. A round trip lasts until the next
+    packet after it, 11 us, in which 11 packets leave; its sample arrives a round trip later. Then the rate is 2.885
+    times as high, 0.9587 of the line: 0.9587 * 10.3466 us make 29.85 packets."""
     assert alone(flow_of(10)) == pytest.approx(10 * US, rel=1e-4)
     assert alone(flow_of(22)) == pytest.approx(22 * US, rel=1e-4)
     assert alone(flow_of(42)) == pytest.approx(22 * US + 20 * PACKET / 0.95874, rel=1e-3)
@@ -84,8 +84,9 @@ def test_what_a_message_takes_alone():
 @pytest.mark.parametrize("rate", [10 * GBPS, 100 * GBPS, 400 * GBPS])
 @pytest.mark.parametrize("latency", [US // 10, US, 20 * US])
 @pytest.mark.parametrize("payload", [1024, 4096])
-def test_an_idle_network_loses_nothing(rate, latency, payload):
-    """Whatever the message, and at the earliest threshold; and what it would take alone is not much too long."""
+def test_early_close_loses_no_data_on_an_idle_network(rate, latency, payload):
+    """Messages of all sizes arrive completely at the earliest threshold. The estimated unloaded time is at most 8 %
+    above the simulated one."""
     network = star(2, LinkSpec(rate, latency))
     there, back = (2 * (latency + -(-size * 8 * 10**12 // rate)) for size in (payload + 58, 60))
     for nbytes in (1, 4096, 100_000, 1_000_000, 10_000_000, 100_000_000):
@@ -99,8 +100,8 @@ def test_an_idle_network_loses_nothing(rate, latency, payload):
 
 @pytest.mark.parametrize("slower", [10 * GBPS, 30 * GBPS, 90 * GBPS, GBPS // 10])
 @pytest.mark.parametrize("where", ["receiver", "uplinks"])
-def test_an_idle_network_with_a_slower_link_than_the_senders_loses_nothing(where, slower):
-    """What a message would take alone is what the slowest link of its paths takes, and not much longer."""
+def test_early_close_loses_no_data_on_an_idle_network_with_a_slow_link(where, slower):
+    """The unloaded time of a message follows from the slowest link of its paths."""
     if where == "receiver":
         network, links = star(2, LinkSpec(100 * GBPS, US), [Override(("h1", "s0"), rate=slower)]), [100 * GBPS, slower]
     else:
@@ -115,21 +116,21 @@ def test_an_idle_network_with_a_slower_link_than_the_senders_loses_nothing(where
             assert 0.9 < (outcome.ends[0] - there) / alone(flow) < 1
 
 
-def test_what_a_message_takes_alone_over_a_link_that_hardly_moves():
-    """2 kbit/s behind 800 Gbit/s: as long as the link takes, and the reckoning ends."""
+def test_unloaded_time_matches_the_rate_of_an_extremely_slow_link():
+    """A 2 kbit/s link behind 800 Gbit/s determines the time, and the calculation terminates."""
     flow = FlowHarness(Ltp, 1000, rate=800 * GBPS, base_rtt=20 * 10**12, slowest=2000, word=Word)
     assert alone(flow) == pytest.approx(1000 * 4154 * 8 * 10**12 // 2000, rel=0.05)
 
 
 @pytest.mark.parametrize("when", [US, 10 * MS])
-def test_the_bound_always_holds(when):
-    """One byte more than the bound allows is missing."""
+def test_receiver_does_not_stop_above_the_loss_bound(when):
+    """Two missing packets exceed the bound by one byte."""
     flow = begun(allowed=2 * 4096 - 1)
     assert arrive(flow, range(1, 8), when) == ACK
     assert arrive(flow, [8], 10 * MS) == STOP
 
 
-def test_critical_packets_must_arrive_whatever_the_time():
+def test_receiver_waits_for_critical_packets_after_the_deadline():
     tags = [number in (0, 9) for number in range(10)]
     flow = begun(allowed=9 * 4096, tags=tags)
     assert arrive(flow, [1, 2, 3], 10 * MS) == ACK
@@ -138,8 +139,8 @@ def test_critical_packets_must_arrive_whatever_the_time():
     assert arrive(free, [1], 10 * MS) == STOP
 
 
-def test_stop_is_repeated_only_when_a_packet_comes_twice():
-    """What comes late stays missing, for the job has been told so already."""
+def test_receiver_repeats_stop_only_for_duplicate_packets():
+    """Late packets stay missing because the job has already been notified of the loss."""
     flow = begun(allowed=5 * 4096, threshold=0.0, deadline=0.0)
     arrive(flow, range(1, 5), 2 * US)
     assert flow.receiver.is_done == 1
@@ -152,17 +153,17 @@ def test_stop_is_repeated_only_when_a_packet_comes_twice():
 # --- sending ------------------------------------------------------------------------------------------------------------
 
 
-def test_critical_packets_go_first():
+def test_sender_transmits_critical_packets_first():
     flow = flow_of(8, tags=[number % 3 == 1 for number in range(8)])
     assert flow.pull() == [1, 4, 7, 0, 2, 3, 5, 6]
 
 
 @pytest.mark.parametrize("tags", [True, False])
-def test_uniform_messages_go_in_order(tags):
+def test_uniformly_tagged_messages_are_sent_in_order(tags):
     assert flow_of(5, tags=tags).pull() == [0, 1, 2, 3, 4]
 
 
-def test_what_was_not_acknowledged_goes_again_after_half_a_round_trip_of_silence():
+def test_lost_packets_are_retransmitted_half_an_rtt_after_the_last_ack():
     flow = flow_of(6)
     assert flow.pull(0) == list(range(6))
     for sequence in (0, 2, 5):
@@ -175,7 +176,7 @@ def test_what_was_not_acknowledged_goes_again_after_half_a_round_trip_of_silence
     assert flow.pull(now) == [1 | IMPORTANT_FLAG, 3 | IMPORTANT_FLAG]
 
 
-def test_silence_from_the_beginning_is_waited_out_twice_as_long_each_time():
+def test_timeout_without_any_acknowledgement_doubles_each_time():
     flow = flow_of(3)
     waits, now = [], 0
     for _ in range(3):
@@ -185,7 +186,7 @@ def test_silence_from_the_beginning_is_waited_out_twice_as_long_each_time():
     assert waits == [200 * US, 400 * US, 800 * US]
 
 
-def test_stop_ends_it():
+def test_stop_ends_the_sender():
     flow = flow_of(6)
     flow.pull(0)
     flow.control(STOP, 0, 0, now=12 * US)
@@ -216,13 +217,13 @@ def measured(packets=100_000, **fields):
     return flow
 
 
-def test_it_starts_with_the_initial_window_in_a_round_trip():
+def test_initial_rate_is_one_initial_window_per_round_trip():
     flow = flow_of(1000)
     assert flow.sender.rate == 10 * PACKET * ONE // BASE
     assert flow.sender.gap == flow.sender.ps_per_byte * ONE // flow.sender.rate
 
 
-def test_startup_goes_by_2_885_times_what_comes_back():
+def test_startup_rate_is_2_885_times_the_delivery_rate():
     """Three packets in 10 us are 0.0997 of the line."""
     flow = measured()
     (rate,) = rounds(flow, 1, BASE, 3)
@@ -230,7 +231,7 @@ def test_startup_goes_by_2_885_times_what_comes_back():
     assert flow.sender.mode == STARTUP
 
 
-def test_startup_ends_after_three_round_trips_without_a_quarter_more_and_drains():
+def test_startup_turns_to_drain_after_three_rounds_without_25_percent_growth():
     flow = measured()
     list(rounds(flow, 1, BASE, 8))
     assert list(rounds(flow, 2, BASE, 9))[-1] / ONE == pytest.approx(2.885 * 9 * PACKET / BASE, rel=0.002)
@@ -240,7 +241,7 @@ def test_startup_ends_after_three_round_trips_without_a_quarter_more_and_drains(
     assert rate / ONE == pytest.approx(9 * PACKET / BASE / 2.885, rel=0.002)
 
 
-def test_the_cycle_is_up_down_and_six_times_even():
+def test_pacing_gain_cycle_is_1_25_then_0_75_then_six_times_1():
     flow = measured()
     list(rounds(flow, 5, BASE, 8))
     share = 8 * PACKET / BASE * ONE
@@ -249,7 +250,7 @@ def test_the_cycle_is_up_down_and_six_times_even():
     assert gains[at : at + 9] == [1.25, 0.75, 1, 1, 1, 1, 1, 1, 1.25]
 
 
-def test_round_trips_twice_the_smallest_slow_it_down():
+def test_doubled_round_trip_time_lowers_the_rate():
     flow = measured()
     list(rounds(flow, 5, BASE, 8))
     before = max(rounds(flow, 2, BASE, 8))
@@ -257,7 +258,7 @@ def test_round_trips_twice_the_smallest_slow_it_down():
         assert rate < 0.76 * before
 
 
-def test_the_best_sample_is_forgotten_after_twenty_round_trips():
+def test_bandwidth_filter_forgets_old_samples():
     flow = measured()
     list(rounds(flow, 6, BASE, 20))
     rates = list(rounds(flow, 40, BASE, 4))
@@ -268,14 +269,14 @@ def test_the_best_sample_is_forgotten_after_twenty_round_trips():
 # --- over the fabric ----------------------------------------------------------------------------------------------------
 
 
-def test_a_lone_message_fills_the_line():
+def test_single_message_reaches_line_rate():
     outcome = play(star_of(2), [Flow(1, 0, 50 * MB)], transport("ltp"), buffer=10 * MB)
     assert outcome.again == [0]
     assert outcome.ends[0] < 1.1 * 50 * MB * 80
 
 
 @pytest.mark.parametrize("bound", [0.0, 0.1])
-def test_incast_ends_near_the_ideal_and_within_the_bound(bound):
+def test_incast_finishes_near_the_ideal_time_within_the_loss_bound(bound):
     senders, size = 8, 4 * MB
     outcome = play(star_of(9), incast(senders, size, bound=bound), transport("ltp"), buffer=MB)
     ideal = senders * size * 80
@@ -286,8 +287,8 @@ def test_incast_ends_near_the_ideal_and_within_the_bound(bound):
 
 @pytest.mark.parametrize("loss", [0.01, 0.3])
 @pytest.mark.parametrize("bound", [0.0, 0.1, 1.0])
-def test_everything_ends_over_a_lossy_link(bound, loss):
-    """`loss` both ways: data, acknowledgements and Stop. `play` asserts that every sender comes to its end."""
+def test_all_messages_complete_over_a_lossy_link(bound, loss):
+    """Links lose data, acknowledgements and Stop with probability `loss`. `play` asserts that every sender finishes."""
     flows = [Flow(1, 0, MB // 4, bound=bound, droppable=0.9), Flow(2, 0, MB // 4, bound=bound), Flow(1, 0, 1, at=US)]
     outcome = play(star_of(3, rate=10 * GBPS, loss=loss), flows, transport("ltp"), buffer=MB)
     assert outcome.drops["link_loss"] > 0
@@ -295,8 +296,8 @@ def test_everything_ends_over_a_lossy_link(bound, loss):
     assert max(outcome.ends) < 200 * MS
 
 
-def test_loss_tolerance_saves_the_tail():
-    """5 % of the packets are lost: with a bound of 0.1 nothing has to be sent again."""
+def test_loss_bound_avoids_retransmissions_and_shortens_completion():
+    """5 % of the packets are lost; a bound of 0.1 makes retransmissions unnecessary."""
     flows = [Flow(1, 0, 4 * MB, bound=0.1)]
     early = play(star_of(2, loss=0.05), flows, transport("ltp", threshold=0.0), buffer=10 * MB)
     whole = play(star_of(2, loss=0.05), [Flow(1, 0, 4 * MB)], transport("ltp"), buffer=10 * MB)

@@ -23,7 +23,7 @@ def sender(owner=TcpNewReno, packets=1000, **settings):
 # --- NewReno ----------------------------------------------------------------------------------------------------
 
 
-def test_mark_halves_once_per_window():
+def test_ecn_marks_halve_the_window_once_per_window_of_data():
     flow = sender(ecn=True)
     flow.pull()
     flow.ack(0, 1, echo=1)
@@ -36,7 +36,7 @@ def test_mark_halves_once_per_window():
     assert flow.sender.cwnd == 5 * ONE >> 1
 
 
-def test_loss_and_mark_in_one_window_count_once():
+def test_loss_and_mark_in_one_window_reduce_the_window_once():
     flow = sender(ecn=True)
     flow.pull()
     for sequence in (1, 2, 3):
@@ -52,7 +52,7 @@ def test_loss_and_mark_in_one_window_count_once():
     assert marked.pull() == [1]
 
 
-def test_recovery_from_a_loss_in_a_window_that_was_reduced_holds_growth_to_its_own_end():
+def test_window_does_not_grow_until_recovery_ends_after_an_ecn_reduction():
     flow = sender(ecn=True)
     flow.pull()
     for sequence in range(7):
@@ -69,7 +69,7 @@ def test_recovery_from_a_loss_in_a_window_that_was_reduced_holds_growth_to_its_o
     assert flow.sender.cwnd == 5 * ONE
 
 
-def test_mark_after_a_timeout_neither_opens_nor_freezes_the_window():
+def test_mark_after_a_timeout_does_not_stop_slow_start():
     flow = sender(ecn=True)
     flow.pull()
     flow.fire()
@@ -92,8 +92,8 @@ def follow(patterns, g=Fraction(1, 16), window=10):
         yield alpha
 
 
-def test_alpha_follows_the_share_of_marks():
-    """The first window is the first packet alone, the next ones are the 10 packets that were out when it ended."""
+def test_dctcp_alpha_matches_the_rfc_8257_average_of_mark_shares():
+    """The first window is one packet; the second holds the 10 packets in flight at the end of the first."""
     flow = sender(Dctcp)
     assert flow.sender.alpha == WHOLE
     marked = {1, 2, 3, 14, 15, *range(21, 31)}
@@ -118,7 +118,7 @@ def test_alpha_follows_the_share_of_marks():
     assert seen[1] == WHOLE * 15 // 16 + (WHOLE // 3 - WHOLE * 15 // 16) // 16
 
 
-def test_without_marks_alpha_goes_to_zero():
+def test_dctcp_alpha_decays_to_zero_without_marks():
     flow = sender(Dctcp, 100_000)
     flow.sender.ssthresh = 2 * ONE
     flow.pull()
@@ -128,7 +128,7 @@ def test_without_marks_alpha_goes_to_zero():
     assert flow.sender.alpha == 0
 
 
-def test_first_mark_halves_because_alpha_starts_at_one():
+def test_first_mark_halves_the_window_because_alpha_starts_at_one():
     flow = sender(Dctcp)
     flow.pull()
     flow.ack(0, 1, echo=1)
@@ -166,7 +166,7 @@ def test_window_never_falls_below_two_packets():
     assert flow.sender.cwnd == 2 * ONE
 
 
-def test_losses_are_treated_as_newreno_treats_them():
+def test_dctcp_halves_the_window_on_loss_like_newreno():
     flow = sender(Dctcp)
     flow.pull()
     flow.sender.alpha = 0
@@ -197,8 +197,8 @@ def test_numbers_fit_64_bits_on_slow_and_fast_links(owner, rate):
 @pytest.mark.parametrize("owner", [TcpNewReno, Dctcp])
 @pytest.mark.parametrize("loss", [0.0, 0.02, 0.3])
 @pytest.mark.parametrize("seed", range(4))
-def test_counts_agree_with_the_scoreboard_whatever_happens(owner, loss, seed):
-    """Packets and acknowledgements are lost, overtaken and marked at random; the network is a bag."""
+def test_packet_counts_match_scoreboard_under_loss_reordering_and_marks(owner, loss, seed):
+    """Packets and acknowledgements are lost, reordered and marked at random."""
     rng = random.Random(seed)
     flow = FlowHarness(owner, 300, ecn=True, word=Word)
     now, bag = 0, []

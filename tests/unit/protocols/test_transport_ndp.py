@@ -37,16 +37,16 @@ class Ndps(FlowHarness):
             self.control(PULL, 0, self.receiver.pulls_sent, now=now)
 
 
-def test_the_first_window_is_a_round_trip_and_a_packet():
+def test_first_window_is_the_bandwidth_delay_product_plus_one_packet():
     flow = FlowHarness(Ndp, 100, base_rtt=10 * US)
     assert flow.pull() == list(range(32))
 
 
-def test_short_messages_go_at_once():
+def test_message_below_the_first_window_is_sent_at_once():
     assert Ndps(3).pull() == [0, 1, 2]
 
 
-def test_every_pull_brings_one_packet():
+def test_each_pull_releases_one_packet():
     flow = Ndps(10)
     assert flow.pull() == [0, 1, 2, 3]
     for sequence in range(3):
@@ -59,7 +59,7 @@ def test_every_pull_brings_one_packet():
     assert flow.pull() == [5]
 
 
-def test_lost_pulls_are_made_up_for_by_the_next_and_late_ones_do_nothing():
+def test_next_pull_replaces_lost_pulls_and_late_pulls_have_no_effect():
     flow = Ndps(20)
     flow.pull()
     for sequence in range(4):
@@ -72,7 +72,7 @@ def test_lost_pulls_are_made_up_for_by_the_next_and_late_ones_do_nothing():
     assert flow.pull() == []
 
 
-def test_acknowledgements_tell_of_pulls_too():
+def test_acknowledgements_carry_the_pull_count():
     flow = Ndps(20)
     flow.pull()
     flow.arrives(0)
@@ -83,7 +83,7 @@ def test_acknowledgements_tell_of_pulls_too():
     assert flow.pull() == [4]
 
 
-def test_a_header_is_answered_and_its_packet_goes_first_when_pulled():
+def test_trimmed_packets_are_nacked_and_retransmitted_before_new_packets():
     flow = Ndps(20)
     flow.pull()
     assert flow.arrives(0) == (ACK, 1)
@@ -96,7 +96,7 @@ def test_a_header_is_answered_and_its_packet_goes_first_when_pulled():
     assert flow.pull() == [1, 3, 4]
 
 
-def test_a_pull_that_came_before_the_answer_to_the_header_is_kept():
+def test_pull_received_before_its_nack_releases_the_retransmission():
     flow = Ndps(4)
     flow.pull()
     flow.arrives(2, cut=True)
@@ -107,8 +107,8 @@ def test_a_pull_that_came_before_the_answer_to_the_header_is_kept():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 3])
-def test_no_more_pulls_than_packets_to_be_sent(cut):
-    """Ten packets in all; `cut` of the first window come as headers: six and `cut` are to be pulled."""
+def test_receiver_requests_one_pull_per_packet_still_to_be_sent(cut):
+    """The message has ten packets; `cut` of the first window are trimmed, so 6 + `cut` packets need a pull."""
     flow = Ndps(10)
     under_way, again, pulls = flow.pull(), set(range(cut)), 0
     while under_way:
@@ -125,7 +125,7 @@ def test_no_more_pulls_than_packets_to_be_sent(cut):
     assert (flow.sender.is_done, flow.sender.timer) == (1, 0)
 
 
-def test_pulls_are_dropped_when_the_message_is_complete():
+def test_queued_pulls_are_dropped_when_the_message_is_complete():
     flow = Ndps(6)
     flow.pull()
     for sequence in range(4):
@@ -137,7 +137,7 @@ def test_pulls_are_dropped_when_the_message_is_complete():
     assert (flow.receiver.is_done, flow.receiver.queued_pulls) == (1, 0)
 
 
-def test_what_is_there_already_is_acknowledged_and_nothing_asked_for():
+def test_duplicate_packets_and_headers_are_acknowledged():
     flow = Ndps(20)
     flow.pull()
     flow.arrives(1)
@@ -147,8 +147,8 @@ def test_what_is_there_already_is_acknowledged_and_nothing_asked_for():
     assert said.kind == ACK
 
 
-def test_time_counts_per_packet():
-    """Packet 1 is not heard of for 1 ms; packet 4, sent later, has time until 1.5 ms. No pull is needed."""
+def test_each_packet_has_its_own_retransmission_timeout():
+    """Packet 1 times out after 1 ms; packet 4, sent later, times out at 1.5 ms. No pull is needed."""
     flow = Ndps(20)
     assert flow.pull(0) == [0, 1, 2, 3]
     assert flow.sender.timer == MS
@@ -162,7 +162,7 @@ def test_time_counts_per_packet():
     assert flow.sender.timer == MS + MS // 2
 
 
-def test_time_outs_in_a_row_take_twice_as_long_each():
+def test_consecutive_timeouts_double_the_timeout():
     flow = Ndps(2, initial_window=2)
     flow.pull(0)
     times = []
@@ -173,7 +173,7 @@ def test_time_outs_in_a_row_take_twice_as_long_each():
     assert times == [MS, MS + 2 * MS, MS + 2 * MS + 4 * MS]
 
 
-def test_where_pulls_do_not_come_one_packet_asks_for_them():
+def test_sender_transmits_one_packet_after_a_timeout_if_all_pulls_are_lost():
     flow = Ndps(20)
     flow.pull(0)
     for sequence in range(4):
@@ -193,7 +193,7 @@ def test_where_pulls_do_not_come_one_packet_asks_for_them():
 
 
 @pytest.mark.parametrize("asked, below", [(0, 1), (6, 7), (7, 7)])
-def test_data_goes_below_what_controls_it(asked, below):
+def test_below_control_lowers_the_priority_of_data_by_one_class(asked, below):
     for below_control in (True, False):
         flow = Ndps(2, below_control=below_control)
         flow.sender.data_header = with_priority(0, asked)

@@ -59,15 +59,16 @@ def begun(window, delay, **fields):
 # --- the four cases -----------------------------------------------------------------------------------------------------
 
 
-def test_it_starts_with_the_largest_window():
+def test_initial_window_is_the_maximum_window():
     flow = Flow()
     assert flow.window == pytest.approx(LARGEST, abs=0.01)
     assert len(flow.pull()) == 54
 
 
 @pytest.mark.parametrize("delay, part", [(2 * US, 7 / 9), (4_500_000, 1 / 2), (8_999_000, 0)])
-def test_proportional_increase(delay, part):
-    """Nine packets of 20: 9 * 3 / 20 of a packet, times the distance to the target. It is applied with the ninth."""
+def test_proportional_increase_scales_with_distance_below_the_target_delay(delay, part):
+    """Nine of 20 packets add 9 * 3 / 20 of a packet, times the distance to the target. The ninth applies the
+    increase."""
     flow = begun(20, delay)
     flow.answers(8, delay)
     assert flow.window == 20
@@ -76,29 +77,29 @@ def test_proportional_increase(delay, part):
 
 
 @pytest.mark.parametrize("delay", [TARGET, 3 * TARGET])
-def test_fair_increase(delay):
-    """Nine packets of 20, whatever the delay: 9 * 5 / 20."""
+def test_fair_increase_is_independent_of_the_delay(delay):
+    """Nine of 20 packets add 9 * 5 / 20 of a packet at any delay."""
     flow = begun(20, delay)
     flow.answers(9, delay)
     assert flow.window == pytest.approx(20 + 45 / 20, abs=0.001)
 
 
-def test_a_small_window_grows_by_more_of_itself():
+def test_fair_increase_is_larger_for_a_small_window():
     flow = begun(10, TARGET)
     flow.answers(9, TARGET)
     assert flow.window == pytest.approx(10 + 45 / 10, abs=0.001)
 
 
 @pytest.mark.parametrize("delay", [0, 2 * US, TARGET - 1000])
-def test_marks_without_delay_change_nothing(delay):
+def test_marks_below_the_target_delay_do_not_change_the_window(delay):
     flow = begun(20, delay)
     flow.sender.average_delay, flow.sender.reduced_at = 50 * US, 0
     flow.answers(20, delay, marked=True)
     assert flow.window == 20
 
 
-def test_multiplicative_decrease_goes_by_the_average_and_once_per_round_trip():
-    """Average 18 us: 0.8 * (18 - 9) / 18 = 0.4 off."""
+def test_multiplicative_decrease_uses_average_delay_once_per_round_trip():
+    """An average delay of 18 us removes 0.8 * (18 - 9) / 18 = 0.4 of the window."""
     flow = begun(20, 18 * US)
     flow.sender.reduced_at, flow.sender.average_delay = 0, 18 * US
     flow.answers(1, 18 * US, marked=True)
@@ -110,15 +111,15 @@ def test_multiplicative_decrease_goes_by_the_average_and_once_per_round_trip():
     assert flow.window == pytest.approx(12 * 0.6, abs=0.001)
 
 
-def test_a_decrease_leaves_at_least_half():
-    """0.8 * (90 - 9) / 90 would be 0.72."""
+def test_multiplicative_decrease_leaves_at_least_half_the_window():
+    """The rule alone would remove 0.8 * (90 - 9) / 90 = 0.72 of the window."""
     flow = begun(20, 90 * US)
     flow.sender.reduced_at, flow.sender.average_delay = 0, 90 * US
     flow.answers(1, 90 * US, marked=True)
     assert flow.window == pytest.approx(10, abs=0.001)
 
 
-def test_the_average_weighs_samples_by_time():
+def test_average_delay_weights_samples_by_elapsed_time():
     flow = begun(20, 18 * US)
     flow.sender.averaged_at = TRIP + 18 * US - TRIP // 4
     flow.answers(1, 18 * US)
@@ -137,7 +138,7 @@ def test_eta_is_added_once_per_round_trip():
 
 
 def test_gains_are_scaled_with_the_bandwidth_delay_product():
-    """At 400 Gbps: four times fi."""
+    """A rate of 400 Gbps quadruples fi."""
     flow = Flow(20, rate=400 * GBPS)
     flow.send(0)
     flow.settled(TRIP + TARGET)
@@ -157,7 +158,7 @@ def clear(**fields):
     return flow
 
 
-def test_after_a_window_without_delay_every_packet_adds_a_quarter():
+def test_fast_increase_starts_after_a_full_window_without_delay():
     flow = clear()
     assert flow.window == 30
     for number in range(1, 9):
@@ -165,14 +166,14 @@ def test_after_a_window_without_delay_every_packet_adds_a_quarter():
         assert flow.window == pytest.approx(30 + number / 4, abs=0.001)
 
 
-def test_it_goes_on_when_the_window_is_above_what_came_without_delay():
+def test_fast_increase_continues_while_window_exceeds_the_undelayed_packets():
     flow = clear(fi_scale=2.0)
     flow.answers(5)
     assert flow.window == pytest.approx(40, abs=0.001)
 
 
 @pytest.mark.parametrize("delay, marked", [(2 * US, False), (TARGET, True)])
-def test_the_first_delay_ends_it(delay, marked):
+def test_first_delayed_packet_ends_fast_increase(delay, marked):
     flow = clear()
     flow.answers(4)
     flow.answers(1, delay, marked)
@@ -180,7 +181,7 @@ def test_the_first_delay_ends_it(delay, marked):
     assert flow.window == pytest.approx(31, abs=0.001)
 
 
-def test_it_never_passes_the_largest_window():
+def test_window_never_exceeds_the_maximum():
     flow = Flow(50)
     for _ in range(8):
         flow.send(flow.sent + TRIP)
@@ -188,7 +189,7 @@ def test_it_never_passes_the_largest_window():
     assert flow.window == pytest.approx(LARGEST, abs=0.01)
 
 
-def test_a_shorter_round_trip_is_the_base_from_then_on():
+def test_shorter_round_trip_lowers_base_rtt_and_maximum_window():
     flow = begun(20, 0)
     flow.ack(flow.out.pop(0), 0, now=TRIP // 2)
     assert flow.sender.base_rtt == TRIP // 2
@@ -204,14 +205,14 @@ def test_a_shorter_round_trip_is_the_base_from_then_on():
 # --- headers and quick adapt ----------------------------------------------------------------------------------------------
 
 
-def test_a_header_says_what_is_missing():
+def test_trimmed_header_is_nacked_unless_its_packet_has_arrived():
     flow = Flow(20)
     flow.data(0)
     assert (flow.header(5).kind, flow.header(5).argument) == (NACK, 1)
     assert flow.header(0).kind == ACK
 
 
-def test_a_header_costs_its_packet_and_the_packet_goes_first_again():
+def test_nack_shrinks_the_window_by_one_and_retransmits_the_packet():
     flow = Flow(20)
     flow.send(0)
     flow.control(NACK, 7, 0, now=TRIP)
@@ -224,7 +225,7 @@ def test_a_header_costs_its_packet_and_the_packet_goes_first_again():
     assert flow.pull(TRIP) == [7]
 
 
-def test_a_packet_can_be_cut_again():
+def test_retransmitted_packet_can_be_trimmed_again():
     flow = Flow(20)
     flow.send(0)
     flow.control(NACK, 3, 0, now=TRIP)
@@ -251,18 +252,18 @@ def congested(arrived):
 
 
 @pytest.mark.parametrize("arrived", [0, 1, 3, 6])
-def test_quick_adapt_sets_the_window_to_what_arrived(arrived):
-    """Less than 54.16 / 8 = 6.77 packets; one at least."""
+def test_quick_adapt_sets_the_window_to_the_number_of_arrived_packets(arrived):
+    """Quick adapt acts below 54.16 / 8 = 6.77 arrived packets; the window is at least one packet."""
     flow, _, _ = congested(arrived)
     assert flow.window == max(arrived, 1)
 
 
-def test_quick_adapt_leaves_flows_alone_that_get_enough():
+def test_quick_adapt_spares_flows_above_an_eighth_of_the_maximum_window():
     flow, window, _ = congested(7)
     assert flow.window == pytest.approx(window - 1)
 
 
-def test_headers_before_the_end_of_the_period_cost_a_packet_each():
+def test_nacks_within_a_quick_adapt_period_shrink_the_window_by_one_each():
     flow = begun(20, 2 * US)
     flow.answers(1, 2 * US)
     for number in (5, 6):
@@ -270,16 +271,16 @@ def test_headers_before_the_end_of_the_period_cost_a_packet_each():
     assert flow.window == 18
 
 
-def test_quick_adapt_can_be_off():
+def test_quick_adapt_can_be_disabled():
     flow = begun(20, 2 * US, quick_adapt=False)
     flow.answers(1, 2 * US)
     flow.control(NACK, 5, 0, now=MS)
     assert flow.window == 19
 
 
-def test_marks_of_what_was_out_there_are_ignored_after_it():
-    """54 sent, 1 + 3 came, 1 was cut: 49 are out there. Marks do not count until they are answered, and ten
-    packets out of order are no loss yet."""
+def test_marks_of_outstanding_packets_are_ignored_after_quick_adapt():
+    """54 packets were sent, 1 + 3 arrived, 1 was trimmed: 49 are in flight. Marks do not count until these are
+    acknowledged, and a reordering of ten packets is not a loss yet."""
     flow, _, end = congested(3)
     assert flow.sender.to_ignore == flow.sender.in_flight == 49
     flow.sender.average_delay, flow.sender.reduced_at = 50 * US, 0
@@ -291,8 +292,8 @@ def test_marks_of_what_was_out_there_are_ignored_after_it():
     assert flow.window == pytest.approx(1.5, abs=0.2)
 
 
-def test_without_trimming_a_long_delay_is_enough():
-    """Target 12 us, threshold 48 us."""
+def test_long_delay_triggers_quick_adapt_without_trimming():
+    """The target is 12 us and the threshold 48 us."""
     for delay, adapted in ((48 * US, False), (49 * US, True)):
         flow = Flow(20, trimming=False)
         flow.send(0)
@@ -324,7 +325,7 @@ def test_a_packet_overtaken_by_one_and_a_half_windows_is_lost():
     assert flow.window == 9
 
 
-def test_a_time_out_costs_the_window_what_was_out_there():
+def test_timeout_shrinks_the_window_by_the_outstanding_packets():
     flow = Flow(20)
     flow.pull(0, most=12)
     assert flow.fire() == 100 * US
@@ -333,8 +334,8 @@ def test_a_time_out_costs_the_window_what_was_out_there():
     assert flow.sender.timer == 300 * US
 
 
-def test_nothing_overflows_whatever_comes():
-    """Random answers at random times at 800 Gbps over a millisecond: every word fits 64 bits, and it comes to an end."""
+def test_random_responses_neither_overflow_nor_stall_the_sender():
+    """Random responses at 800 Gbps over a round trip of 1 ms fit 64-bit state, and the message completes."""
     dice = random.Random(5)
     for trial in range(6):
         flow = FlowHarness(

@@ -23,7 +23,7 @@ def window(flow):
     return flow.sender.cwnd >> SHIFT
 
 
-def test_the_window_is_a_round_trip_and_stays():
+def test_window_stays_at_the_bandwidth_delay_product():
     flow = flow_of(1000)
     assert flow.pull() == list(range(31))
     for sequence in range(31):
@@ -32,7 +32,7 @@ def test_the_window_is_a_round_trip_and_stays():
     assert flow.pull(BASE) == list(range(31, 62))
 
 
-def test_what_is_left_is_what_has_not_been_acknowledged():
+def test_remaining_size_excludes_acknowledged_packets():
     flow = flow_of(100)
     assert flow.sender.piggyback == 100
     flow.pull()
@@ -44,7 +44,7 @@ def test_what_is_left_is_what_has_not_been_acknowledged():
     assert flow.sender.piggyback == 93
 
 
-def test_losses_are_found_by_the_time_out_alone_and_all_out_there_goes_again():
+def test_only_timeouts_trigger_retransmission_of_all_unacknowledged_packets():
     flow = flow_of(8)
     flow.pull(0)
     for sequence in (1, 2, 3, 4, 5, 7):
@@ -56,8 +56,8 @@ def test_losses_are_found_by_the_time_out_alone_and_all_out_there_goes_again():
     assert flow.pull(RTO + BASE) == [6]
 
 
-def test_slow_start_follows_with_half_of_the_window_as_its_threshold():
-    """Of 20 packets out there: threshold 10. Windows 1, 2, 4, 8, 10, and a packet more per round trip."""
+def test_slow_start_threshold_after_a_timeout_is_half_the_window():
+    """20 packets in flight set the threshold to 10. Windows are 1, 2, 4, 8, 10, then one packet more per round trip."""
     flow = flow_of(400, window=20)
     flow.pull(0)
     now = flow.fire()
@@ -73,7 +73,7 @@ def test_slow_start_follows_with_half_of_the_window_as_its_threshold():
     assert windows == [1, 2, 4, 8, 10, 11]
 
 
-def test_time_outs_are_all_alike():
+def test_consecutive_timeouts_have_equal_length():
     flow = flow_of(50)
     times = [0]
     for _ in range(4):
@@ -92,7 +92,7 @@ def chronic(packets=50, **fields):
     return flow, now
 
 
-def test_after_five_time_outs_in_a_row_it_only_probes():
+def test_sender_only_probes_after_five_consecutive_timeouts():
     flow, now = chronic()
     for number in range(1, 4):
         assert flow.pull(now) == [PULL_PROBE]
@@ -101,7 +101,7 @@ def test_after_five_time_outs_in_a_row_it_only_probes():
         now = flow.fire()
 
 
-def test_anything_that_comes_back_ends_the_row():
+def test_any_acknowledgement_resets_the_count_of_timeouts():
     flow, now = flow_of(50), 0
     for number in range(12):
         assert flow.pull(now)[0] < PULL_PROBE
@@ -110,7 +110,7 @@ def test_anything_that_comes_back_ends_the_row():
             flow.ack(20, 0, now=now)
 
 
-def test_the_answer_to_a_probe_starts_it_again():
+def test_probe_answer_with_received_packets_resumes_slow_start():
     flow, now = chronic()
     flow.pull(now)
     for sequence in range(3):
@@ -124,7 +124,7 @@ def test_the_answer_to_a_probe_starts_it_again():
     assert flow.pull(now) == [3, 4, 5, 6]  # three packets acknowledged: slow start
 
 
-def test_the_answer_that_nothing_has_come_starts_it_with_one_packet():
+def test_probe_answer_without_received_packets_resumes_with_one_packet():
     flow, now = chronic()
     flow.pull(now)
     flow.control(BITMAP, 0, 0, now=now + BASE)
@@ -133,7 +133,7 @@ def test_the_answer_that_nothing_has_come_starts_it_with_one_packet():
     assert flow.sender.piggyback == 50
 
 
-def test_the_answer_to_a_probe_may_be_that_all_is_there():
+def test_probe_answer_of_a_complete_message_ends_the_sender():
     flow, now = chronic(31)
     flow.pull(now)
     for sequence in range(31):

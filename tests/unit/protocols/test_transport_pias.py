@@ -26,29 +26,30 @@ def send(flow, count):
     return priorities
 
 
-def test_priority_sinks_with_every_threshold_that_was_passed():
-    """Packets of 1000 bytes, thresholds at 2, 3 and 7 KB: two packets in 0, one in 1, four in 2, the rest in 3."""
+def test_priority_drops_by_one_class_at_each_threshold():
+    """Thresholds are 2, 3 and 7 KB. Two packets of 1000 bytes go into class 0, one into 1, four into 2, the rest into
+    3."""
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(2 * KB, 3 * KB, 7 * KB))
     assert send(flow, 12) == [0, 0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3]
 
 
-def test_a_threshold_within_a_packet_counts_from_the_next_one():
+def test_threshold_inside_a_packet_applies_from_the_next_packet():
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(1, 2500))
     assert send(flow, 5) == [0, 1, 1, 2, 2]
 
 
-def test_thresholds_closer_than_a_packet_are_passed_together():
+def test_thresholds_within_one_packet_are_crossed_together():
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(100, 200, 1500))
     assert send(flow, 4) == [0, 2, 3, 3]
 
 
-def test_it_begins_where_the_message_was_put_and_ends_at_seven():
+def test_demotion_starts_at_the_message_priority_and_ends_at_seven():
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(KB, 2 * KB, 3 * KB))
     flow.sender.data_header = with_priority(0, 5)
     assert send(flow, 5) == [5, 6, 7, 7, 7]
 
 
-def test_retransmissions_count():
+def test_retransmitted_bytes_count_towards_thresholds():
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=4, thresholds=(4 * KB, 5 * KB))
     assert send(flow, 4) == [0, 0, 0, 0]
     for sequence in (1, 2, 3):
@@ -56,8 +57,8 @@ def test_retransmissions_count():
     assert send(flow, 2) == [1, 2]  # the packet that was lost, and a new one
 
 
-def test_only_the_packet_that_sinks_leaves_a_gap():
-    """It is a little longer than the packet, so that the flow changes lines in its host."""
+def test_only_the_first_packet_of_a_lower_class_gets_a_pacing_gap():
+    """The gap slightly exceeds the packet's serialisation time, so that the flow changes queues in its host."""
     flow = FlowHarness(Pias, 100, payload=KB, initial_window=20, thresholds=(2 * KB,))
     gaps = []
     for _ in range(4):
@@ -67,9 +68,10 @@ def test_only_the_packet_that_sinks_leaves_a_gap():
     assert 0 < gaps[2] - flow.sender.ps_per_byte < 1 << 16
 
 
-def test_in_the_host_a_long_flow_makes_room_for_a_short_one():
-    """One host, two messages to different hosts: the long one began 1 ms before. In class 1 by then, it waits until the
-    short one, in class 0, has been sent: which takes hardly longer than alone. With DCTCP they take turns."""
+def test_short_flow_overtakes_a_demoted_flow_at_the_host():
+    """One host sends a long message and, 1 ms later, a short one to another host. The long message, by then in class 1,
+    waits until the short one in class 0 has been sent, which takes at most 10 % longer than alone. With DCTCP the
+    messages take turns."""
     flows = [Flow(1, 0, 20_000_000), Flow(1, 2, 400_000, at=1000 * US)]
     settings = {"initial_window": 100}
     sinking = play(star_of(3, rate=10 * GBPS), flows, transport("pias", thresholds=["500KB"], **settings), buffer=10**7)
@@ -80,8 +82,8 @@ def test_in_the_host_a_long_flow_makes_room_for_a_short_one():
     assert sinking.ends[0] < 1.01 * turns.ends[0]
 
 
-def test_at_a_port_short_flows_pass_long_ones():
-    """Four long flows keep the port to host 0 full up to the threshold; short ones come now and then."""
+def test_short_flows_overtake_demoted_flows_at_a_switch_port():
+    """Four long flows fill the port to host 0 up to the threshold; a short flow starts every 500 us."""
     long = [Flow(host, 0, 10_000_000) for host in range(1, 5)]
     short = [Flow(5, 0, 40_000, at=2_000 * US + n * 500 * US) for n in range(10)]
     ends = {}
@@ -95,13 +97,13 @@ def test_at_a_port_short_flows_pass_long_ones():
     assert ends["pias"] < 0.6 * ends["dctcp"]
 
 
-def test_the_defaults_are_those_of_the_authors_scripts():
+def test_default_thresholds_match_the_authors_scripts():
     packets = (1059, 1412, 1643, 1869, 2008, 2115, 2184)
     assert Table(kind="pias").thresholds == tuple(1460 * count for count in packets)
 
 
 @pytest.mark.parametrize("sizes", [["2KB", "1KB"], ["1KB", "1KB"], [f"{n}KB" for n in range(1, 9)]])
-def test_thresholds_that_do_not_rise_or_are_too_many_are_refused(sizes):
+def test_non_increasing_or_excess_thresholds_are_rejected(sizes):
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 4}, "transport": {"kind": "pias", "thresholds": sizes},
         "job": [{"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}],
@@ -111,7 +113,7 @@ def test_thresholds_that_do_not_rise_or_are_too_many_are_refused(sizes):
 
 
 @pytest.mark.parametrize(("queues", "told"), [(1, True), (2, False)])
-def test_check_says_when_there_is_nothing_to_sink_to(queues, told):
+def test_check_warns_about_single_queue_and_missing_ecn_threshold(queues, told):
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 4}, "transport": "pias", "switch": {"queues": queues},
         "job": [{"name": "j", "trace": "resnet50", "workers": 2, "exchange": {"kind": "ring"}}],

@@ -46,8 +46,9 @@ def without(lost: set[int], flow: FlowHarness, upto: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("owner", [TcpNewReno, Dctcp, Cubic])
-def test_the_last_packet_is_sent_again_to_be_on_the_safe_side(owner):
-    """Of ten packets, 5 and 9 are lost. 6, 7 and 8 say that 5 is; there is room and nothing new, so 9 goes, too."""
+def test_recovery_sends_a_rescue_retransmission_of_the_last_packet(owner):
+    """Packets 5 and 9 of ten are lost. 6, 7 and 8 reveal the loss of 5; the window has room and no new packet exists,
+    so 9 is retransmitted, too."""
     flow = sender(10, owner)
     assert without({5, 9}, flow, 9)[-1] == [5, 9]
     assert flow.sender.in_flight == 2
@@ -58,8 +59,8 @@ def test_the_last_packet_is_sent_again_to_be_on_the_safe_side(owner):
     assert (flow.sender.is_done, flow.sender.in_flight, flow.sender.timer) == (1, 0, 0)
 
 
-def test_what_is_below_the_highest_is_sent_again_though_less_than_three_are_above():
-    """Of ten packets, 4, 8 and 9 are lost: 4 goes again and 9 to be on the safe side; when that is there, 8 goes."""
+def test_hole_with_fewer_than_three_sacks_above_is_retransmitted():
+    """Packets 4, 8 and 9 of ten are lost. 4 is retransmitted, 9 as a rescue; when 9 is acknowledged, 8 follows."""
     flow = sender(10)
     assert without({4, 8, 9}, flow, 8)[-1] == [4, 9]
     flow.ack(4, 8)
@@ -71,28 +72,28 @@ def test_what_is_below_the_highest_is_sent_again_though_less_than_three_are_abov
     assert flow.sender.is_done == 1
 
 
-def test_once_per_recovery():
-    """9 and 7 of the end are lost beside 3; 9 is lost a second time, and the timer has to find that out."""
+def test_rescue_retransmission_happens_once_per_recovery():
+    """Packets 3 and 9 are lost; only the timer can detect a second loss of 9."""
     flow = sender(10)
     assert without({3, 9}, flow, 9) == [[], [], [], [], [], [3, 9], [], []]
     flow.ack(3, 9)
     assert send(flow) == [] and flow.sender.timer > 0
 
 
-def test_a_packet_that_has_just_been_sent_again_is_not_sent_twice():
-    """6 is lost, all others have arrived: it is the highest that has not been acknowledged, and on its way."""
+def test_rescue_does_not_repeat_a_packet_just_retransmitted():
+    """Only packet 6 is lost: it is the highest unacknowledged packet, and already retransmitted."""
     flow = sender(10)
     assert without({6}, flow, 10)[-1] == [6]
 
 
-def test_new_packets_go_first_and_then_nothing_is_resorted_to():
+def test_new_packets_are_sent_instead_of_a_rescue_retransmission():
     flow = sender(1000)
     for sent in without({5}, flow, 10)[-2:]:
         assert all(sequence >= 10 or sequence == 5 for sequence in sent)
 
 
-def test_not_after_a_time_out():
-    """Everything counts as lost then, and slow start sends it."""
+def test_rescue_retransmission_is_not_sent_after_a_timeout():
+    """All packets count as lost after a timeout, and slow start retransmits them."""
     flow = sender(10)
     send(flow)
     flow.fire()
@@ -102,8 +103,8 @@ def test_not_after_a_time_out():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_whose_last_packet_is_lost_beside_another_needs_no_time_out(kind):
-    """Twenty packets of 1066 bytes at 100 Gbps, of which the eleventh and the last are lost."""
+def test_message_with_lost_last_packet_recovers_without_a_timeout(kind):
+    """The eleventh and the last of twenty packets of 1066 bytes are lost at 100 Gbps."""
     TX = 1066 * 80
     cut = [NetworkChange(n * TX + edge, what, 0) for n in (10, 19) for edge, what in ((-1, "cut"), (TX - 1, "mend"))]
     tables = [transport(each, payload="1000B", initial_window=50, min_rto="1ms") for each in KINDS]
@@ -117,11 +118,11 @@ def test_a_message_whose_last_packet_is_lost_beside_another_needs_no_time_out(ki
 # --- in proportion ---------------------------------------------------------------------------------------------------
 
 
-def test_one_loss_in_twenty():
-    """RFC 6937, section 4: the first of 20 packets is lost. Two new ones leave at the first two answers; at the third one
-    22 are out, and the window is to be 10. Then about every second answer lets one packet go: after n of them
-    ceil(10 n / 22) may have left since, the retransmission among them, until no more than 10 are in flight after the 16th.
-    Without proportion nothing leaves until then."""
+def test_prr_spreads_transmissions_over_recovery_after_one_loss():
+    """RFC 6937, section 4: the first of 20 packets is lost. Two new ones leave at the first two answers; at the third
+    one 22 are out, and the window is to be 10. Then about every second answer lets one packet go: after n of them
+    ceil(10 n / 22) may have left since, the retransmission among them, until no more than 10 are in flight after the
+    16th. Without proportion nothing leaves until then."""
     flow, halting = sender(1000, initial_window=20, recovery="prr"), sender(1000, initial_window=20)
     sent = [len(each) for each in without({0}, flow, 22)]
     allowed = [-(-10 * n // 22) for n in range(16)]
@@ -136,17 +137,17 @@ def test_one_loss_in_twenty():
     assert flow.sender.in_flight == 9 and len(send(flow)) == 1  # 22, the lost one again, and 9 more have been sent
 
 
-def test_many_losses_do_not_make_a_burst():
-    """15 of 20 are lost, two more have been sent: 4 are in flight where 10 may be. Without proportion 6 leave at once; with
-    it one for each packet that arrives and one more (the slow start reduction bound)."""
+def test_prr_prevents_a_burst_after_many_losses():
+    """15 of 20 packets are lost and two more were sent: 4 are in flight, and the window is 10. Without PRR 6 leave at
+    once; with PRR one for each packet that arrives and one more (the slow start reduction bound)."""
     lost = set(range(15))
     sent = without(lost, sender(1000, initial_window=20, recovery="prr"), 20)
     assert sent == [[20], [21], [0, 1], [2, 3], [4, 5]]
     assert without(lost, sender(1000, initial_window=20), 20) == [[20], [21], [0, 1, 2, 3, 4, 5], [6], [7]]
 
 
-def test_a_time_out_ends_it():
-    """The threshold is half of where the window was on its way to, as without proportion."""
+def test_timeout_ends_prr_with_the_same_threshold_as_without_prr():
+    """The threshold is half of the reduced window, with and without PRR."""
     flow, halting = sender(1000, initial_window=20, recovery="prr"), sender(1000, initial_window=20)
     for each in (flow, halting):
         without({0}, each, 8)
@@ -159,8 +160,8 @@ def test_a_time_out_ends_it():
 
 
 @pytest.mark.parametrize(("owner", "left"), [(Cubic, 14), (Dctcp, 10)])
-def test_to_where_the_window_of_the_transport_falls(owner, left):
-    """CUBIC's falls to seven tenths: after n answers ceil(14 n / 22) packets."""
+def test_prr_targets_the_reduced_window_of_the_transport(owner, left):
+    """CUBIC's window falls to seven tenths: ceil(14 n / 22) packets leave after n acknowledgements."""
     flow = sender(1000, owner, initial_window=20, recovery="prr")
     sent = [len(each) for each in without({0}, flow, 12)][2:]
     allowed = [-(-left * n // 22) for n in range(10)]

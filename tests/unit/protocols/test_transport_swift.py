@@ -38,7 +38,7 @@ def target_of(flow):
 
 
 @pytest.mark.parametrize("x", [0, 1, 2, 3, 4, 99, 100, 2**40 - 1, 2**40, 2**60 - 1])
-def test_square_root(x):
+def test_square_root_equals_isqrt(x):
     assert square_root.py_func(x) == math.isqrt(x)
 
 
@@ -46,13 +46,13 @@ def test_square_root(x):
 
 
 @pytest.mark.parametrize("window", [0.01, 0.1, 0.5, 1, 7, 50, 99, 100, 1000])
-def test_small_windows_get_more_delay(window):
+def test_flow_scaling_raises_the_target_delay_of_small_windows(window):
     flow = flow_of()
     flow.sender.fractional_window = int(window * ONE)
     assert target_of(flow) == pytest.approx(BASE + TARGET + scaling(window), rel=0.005)
 
 
-def test_topology_is_the_smallest_round_trip_but_not_more_than_the_longest_path():
+def test_target_delay_uses_the_smallest_rtt_capped_at_the_base_rtt():
     flow = flow_of(fs_range=1)
     assert target_of(flow) == pytest.approx(BASE + TARGET, abs=2)
     flow.ack(0, 1, now=14 * US)
@@ -74,7 +74,7 @@ def test_below_the_target_the_window_grows_by_one_packet_per_window():
     assert flow.sender.cwnd == flow.sender.fractional_window
 
 
-def test_below_one_packet_it_grows_by_a_packet_per_packet():
+def test_window_below_one_packet_grows_by_ai_per_acknowledgement():
     flow = flow_of(window=1, ai=0.25)
     flow.sender.fractional_window = ONE // 2
     flow.ack(0, 1, now=12 * US)
@@ -82,8 +82,8 @@ def test_below_one_packet_it_grows_by_a_packet_per_packet():
     assert flow.sender.cwnd == ONE
 
 
-def test_above_the_target_it_falls_in_proportion():
-    """A delay of 40 us, smallest 10 us, no flow scaling: (40 - 20) / 40 * 0.8 = 0.4."""
+def test_above_the_target_the_window_shrinks_in_proportion_to_the_excess():
+    """A delay of 40 us with a smallest delay of 10 us shrinks the window by 40 %: (40 - 20) / 40 * 0.8."""
     flow = flow_of(fs_range=1)
     flow.ack(0, 1, now=10 * US)
     window = flow.sender.fractional_window
@@ -91,14 +91,14 @@ def test_above_the_target_it_falls_in_proportion():
     assert flow.sender.fractional_window == pytest.approx(0.6 * window, rel=1e-4)
 
 
-def test_it_falls_by_half_at_most():
-    """A delay of 200 us: 0.9 * 0.8 = 0.72 is more than max_decrease."""
+def test_delay_shrinks_the_window_by_half_at_most():
+    """A delay of 200 us gives 0.9 * 0.8 = 0.72, which exceeds max_decrease."""
     flow = flow_of(fs_range=1)
     flow.ack(0, 1, now=200 * US)
     assert flow.sender.fractional_window == 5 * ONE
 
 
-def test_it_falls_once_per_round_trip():
+def test_delay_shrinks_the_window_at_most_once_per_round_trip():
     flow = flow_of(fs_range=1)
     flow.ack(0, 1, now=200 * US)
     assert flow.sender.srtt == 200 * US
@@ -111,7 +111,7 @@ def test_it_falls_once_per_round_trip():
     assert flow.sender.fractional_window == 5 * ONE // 2
 
 
-def test_a_loss_halves_it_and_the_lost_packet_goes_out_at_once():
+def test_loss_halves_the_window_and_triggers_immediate_retransmission():
     flow = flow_of()
     for sequence in (1, 2, 3):
         flow.ack(sequence, 0, now=12 * US)
@@ -123,7 +123,7 @@ def test_a_loss_halves_it_and_the_lost_packet_goes_out_at_once():
     assert flow.sender.fractional_window < again
 
 
-def test_a_packet_that_was_sent_again_measures_nothing():
+def test_retransmitted_packet_gives_no_delay_sample():
     flow = flow_of()
     for sequence in (1, 2, 3):
         flow.ack(sequence, 0, now=12 * US)
@@ -133,7 +133,7 @@ def test_a_packet_that_was_sent_again_measures_nothing():
     assert flow.sender.fractional_window == before
 
 
-def test_the_fifth_time_out_in_a_row_leaves_the_smallest_window():
+def test_fifth_consecutive_timeout_sets_the_minimum_window():
     flow = flow_of(min_rto=100 * US)
     windows = []
     for _ in range(5):
@@ -144,14 +144,14 @@ def test_the_fifth_time_out_in_a_row_leaves_the_smallest_window():
     assert windows[4] == pytest.approx(0.01, abs=0.001)
 
 
-def test_the_window_stays_within_its_limits():
+def test_window_does_not_exceed_max_window():
     flow = flow_of(max_window=10)
     flow.ack(0, 1, now=12 * US)
     assert flow.sender.fractional_window == 10 * ONE
 
 
-def test_below_one_packet_it_is_paced():
-    """Window 1/4 and a delay of 40 us: a packet every 160 us."""
+def test_window_below_one_packet_is_paced():
+    """A window of 1/4 and a delay of 200 us allow one packet per 800 us."""
     flow = flow_of(window=1, fs_range=1)
     flow.sender.fractional_window = ONE // 2
     flow.ack(0, 1, now=BASE + 190 * US)  # halves: the excess is 180 / 200
@@ -164,7 +164,7 @@ def test_below_one_packet_it_is_paced():
     assert flow.sender.gap == 0
 
 
-def test_no_word_overflows():
+def test_extreme_delays_and_windows_do_not_overflow_64_bits():
     flow = FlowHarness(Swift, 1 << 12, base_rtt=BASE, word=Word, initial_window=1 << 12, payload=64, max_window=1 << 22)
     flow.pull()
     flow.ack(5, 0, now=10**13)
@@ -178,7 +178,7 @@ def test_no_word_overflows():
 # --- over the fabric --------------------------------------------------------------------------------------------------
 
 
-def test_two_flows_share_a_port_fairly_and_fill_it():
+def test_two_flows_share_a_port_fairly_at_high_utilisation():
     size = 20_000_000
     flows = [Flow(1, 0, size), Flow(2, 0, size, at=200 * US)]
     outcome = play(star_of(3), flows, transport("swift"), buffer=50_000_000)
@@ -190,9 +190,8 @@ def test_two_flows_share_a_port_fairly_and_fill_it():
 
 @pytest.mark.parametrize("base", ["5us", "20us", "50us"])
 def test_the_queue_stays_near_the_target(base):
-    """Four long flows into one port, no flow scaling: delay is the unloaded round trip plus the queue, so the queue is
-    about base_target of the line. Looked at in the middle of the run, as the delay of a tiny message of another host
-    that goes through the same queue."""
+    """Four long flows into one port queue about base_target of data without flow scaling. Tiny messages of another
+    host, sent through the same queue in the middle of the run, measure the queueing delay."""
     long = [Flow(host, 0, 30_000_000) for host in range(1, 5)]
     probes = [Flow(5, 0, 60, at=2_000 * US + n * 137 * US) for n in range(40)]
     outcome = play(
@@ -205,9 +204,9 @@ def test_the_queue_stays_near_the_target(base):
     assert sum(outcome.again) == 0
 
 
-def test_an_incast_of_more_flows_than_packets_fit_is_paced():
-    """A hundred flows, a target of 2 us: about six packets. Windows go below one packet, and what waits stays far below
-    a packet for each flow; everything ends in time."""
+def test_incast_with_windows_below_one_packet_is_paced_without_loss():
+    """The target delay holds about six packets for a hundred flows. Windows fall below one packet, no packet is lost,
+    and all messages complete within 1.3 times the ideal time."""
     senders, size = 100, 400_000
     outcome = play(
         star_of(1 + senders, rate=10 * GBPS), incast(senders, size),

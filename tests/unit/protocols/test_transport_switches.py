@@ -33,9 +33,9 @@ def packets(nbytes):
 
 
 @pytest.mark.parametrize("senders, size", [(2, 4 * MB), (8, MB), (32, MB), (100, 200 * KB)])
-def test_an_ndp_incast_fills_the_link_from_the_first_packet_on(senders, size):
-    """The lower bound is all packets one after the other on the last link. Above it are only the headers of the first
-    windows, and a round trip until the first pull brings something: the queue of eight packets is empty by then."""
+def test_ndp_incast_completes_near_the_link_bound_without_tail_drops(senders, size):
+    """The lower bound is the serialisation of all packets on the last link. Above it are only the headers of the first
+    windows, and a round trip until the first pulled packet arrives: the queue of eight packets is empty by then."""
     table = transport("ndp")
     outcome = play(star_of(1 + senders), incast(senders, size), table, **TRIM)
     bound = senders * packets(size) * PACKET
@@ -46,14 +46,14 @@ def test_an_ndp_incast_fills_the_link_from_the_first_packet_on(senders, size):
     assert min(outcome.ends) > 0.9 * max(outcome.ends)
 
 
-def test_an_ndp_message_alone_is_as_fast_as_the_line():
+def test_single_ndp_message_reaches_line_rate():
     outcome = play(star_of(2), [Flow(1, 0, 50 * MB)], transport("ndp"), **TRIM)
     assert outcome.again == [0]
     assert outcome.ends[0] < packets(50 * MB) * PACKET + PACKET + BESIDE + TRIP
 
 
-def test_an_ndp_permutation_fills_a_sprayed_fat_tree():
-    """16 hosts, each sends 4 MB into another pod: every host's line could be full."""
+def test_ndp_permutation_reaches_85_percent_of_line_rate_on_a_fat_tree():
+    """Each of 16 hosts sends 4 MB into another pod, which could fill every host's link."""
     network = fat_tree(4, LinkSpec(100 * GBPS, US))
     flows = [Flow(host, (host + 4) % 16, 4 * MB) for host in range(16)]
     outcome = play(network, flows, transport("ndp"), balancing="spray_round_robin", **TRIM)
@@ -101,10 +101,10 @@ def compared(seed, buffer, **fields):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_pfabric_serves_by_the_shortest_remaining_time_to_within_packets(seed):
-    """On one link nothing has a lower mean completion time. What can differ: a packet is on the wire when a shorter
-    message comes, and what a packet says of what is left is as old as its round trip. Time-outs, of which the
-    optimum knows nothing, are put off, and nothing is dropped."""
+def test_pfabric_completion_times_match_shortest_remaining_time_first(seed):
+    """Shortest remaining time first has the lowest mean completion time on one link. Two differences remain: a packet
+    may be on the wire when a shorter message starts, and the remaining size in a packet is a round trip old.
+    Time-outs are set too long to happen, and no packet is dropped."""
     best, ours = compared(seed, 10 * MB, rto="50ms")
     difference = sum(ours) - sum(best)
     assert abs(difference) < len(best) * RANKED
@@ -112,9 +112,9 @@ def test_pfabric_serves_by_the_shortest_remaining_time_to_within_packets(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_pfabric_is_near_that_with_its_own_time_outs(seed):
-    """A message that has to wait for three round trips sends again what waits in the switch, and begins anew slowly. The
-    shortest ones never wait for so long."""
+def test_pfabric_with_default_timeouts_is_near_shortest_remaining_time(seed):
+    """A message that waits for three round trips retransmits the packets that are queued in the switch, in slow
+    start. The shortest messages never wait that long."""
     best, ours = compared(seed, 150_000)
     assert sum(ours) < 1.2 * sum(best)
     for ideal, real in zip(best, ours, strict=True):
@@ -122,8 +122,8 @@ def test_pfabric_is_near_that_with_its_own_time_outs(seed):
             assert abs(real - ideal) <= 2 * RANKED
 
 
-def test_pfabric_lets_a_short_message_pass_a_full_buffer():
-    """Seven long messages keep the buffer full. Five packets come late and wait for one that is on the wire."""
+def test_pfabric_short_message_bypasses_a_full_buffer():
+    """Seven long messages fill the buffer. Five later packets wait only for the packet on the wire."""
     flows = [*incast(7, 4 * MB), Flow(8, 0, 5 * PAYLOAD, at=300 * US)]
     outcome = play(star_of(9), flows, transport("pfabric"), buffer=150_000, shortest_first=True)
     alone = 6 * RANKED + BESIDE
@@ -146,9 +146,9 @@ def test_an_nscc_incast_fills_the_link(senders):
 
 @pytest.mark.parametrize("senders", [2, 4, 8])
 def test_nscc_keeps_the_queue_at_its_target(senders):
-    """In a deep buffer nothing is cut, and windows of 1.5 round trips each would wait there for good. Single packets that
-    come by later find a queue of 0.75 base round trips: marks above it lower the windows, no mark below it raises them.
-    The base round trip is four links, a packet and an acknowledgement twice each."""
+    """A deep buffer trims no packet, so windows of 1.5 round trips each would stay queued. Single later packets see a
+    queue of 0.75 base round trips: marks above it lower the windows, unmarked packets below it raise them. The base
+    round trip is four links, a packet and an acknowledgement twice each."""
     target = 0.75 * (4 * US + 2 * PACKET + 2 * 60 * 80)
     later = [Flow(senders + 1, 0, PAYLOAD, at=MS + number * 40 * US) for number in range(30)]
     flows = [*incast(senders, 32 * MB // senders), *later]
@@ -169,8 +169,9 @@ def test_nscc_keeps_the_queue_at_its_target(senders):
 @pytest.mark.parametrize(
     "kind, more", [("ndp", TRIM), ("nscc", TRIM), ("pfabric", {"shortest_first": True, "buffer": 150_000})]
 )
-def test_everything_ends_over_a_lossy_link(kind, more, loss):
-    """`loss` both ways: data, headers, answers, pulls, probes. `play` asserts that every sender comes to its end."""
+def test_all_messages_complete_over_a_lossy_link(kind, more, loss):
+    """Links lose data, headers, answers, pulls and probes with probability `loss`. `play` asserts that every sender
+    finishes."""
     flows = [Flow(1, 0, MB // 4), Flow(2, 0, MB // 4), Flow(3, 0, MB // 4), Flow(1, 0, 1, at=US)]
     table = transport(kind) if kind == "pfabric" else transport(kind, max_rto="4ms")
     outcome = play(star_of(4, rate=10 * GBPS, loss=loss), flows, table, **more)
@@ -186,7 +187,7 @@ def tables_of(transport_table, **switch):
 
 
 @pytest.mark.parametrize("kind", ["ndp", "nscc"])
-def test_time_outs_out_of_order_are_refused(kind):
+def test_min_rto_above_max_rto_is_rejected(kind):
     with pytest.raises(ScenarioError, match=r"transport\.min_rto.*above max_rto"):
         build_scenario(tables_of({"kind": kind, "min_rto": "2ms", "max_rto": "1ms"}))
 
@@ -201,6 +202,6 @@ def test_time_outs_out_of_order_are_refused(kind):
         ("nscc", {"trim_threshold": "30KB"}, "switch.ecn_threshold is not set"),
     ],
 )
-def test_check_tells_what_the_switches_lack(table, switch, told):
+def test_check_warns_about_missing_switch_settings(table, switch, told):
     remarks = checks.remarks(build_scenario(tables_of(table, **switch)))
     assert [told in remark for remark in remarks] == ([True] if told else [])

@@ -41,27 +41,27 @@ class Clocked:
         return self.flow.sender.rate
 
 
-def test_starts_at_line_rate():
+def test_rate_starts_at_line_rate():
     flow = Clocked()
     assert (flow.sender.rate, flow.sender.gap) == (ONE, flow.sender.ps_per_byte)
     assert flow.flow.pull(most=500) == list(range(500))  # no window
 
 
-def test_below_t_low_it_rises_whatever_the_gradient():
+def test_rate_rises_below_t_low_regardless_of_the_gradient():
     flow = Clocked(rate=ONE // 2)
     assert flow.round(20 * US) == ONE // 2 + ADD
     assert flow.round(49 * US) == ONE // 2 + 2 * ADD
     assert flow.sender.gap == flow.sender.ps_per_byte * ONE // flow.sender.rate
 
 
-def test_above_t_high_it_falls_by_the_excess():
-    """1 ms: beta (1 - 500 / 1000) = 0.4."""
+def test_rate_falls_by_the_excess_above_t_high():
+    """A round trip of 1 ms removes beta (1 - 500 / 1000) = 0.4 of the rate."""
     flow = Clocked(rate=ONE // 2)
     assert flow.round(1000 * US) == pytest.approx(0.6 * ONE / 2, rel=1e-4)
 
 
-def test_rising_round_trips_lower_it_by_the_gradient():
-    """From 100 to 110 us: 10 us over a smallest round trip of 20 us is 0.5, so it falls by 0.4 of itself."""
+def test_rising_round_trips_lower_the_rate_by_the_gradient():
+    """A rise by half of the smallest round trip, 20 us, lowers the rate by 0.8 * 0.5."""
     flow = Clocked(rate=ONE // 2)
     flow.round(100 * US)  # the first one has no gradient, which is not a rise
     rate = flow.sender.rate
@@ -69,16 +69,16 @@ def test_rising_round_trips_lower_it_by_the_gradient():
     assert flow.round(110 * US) == pytest.approx(rate * (1 - 0.8 * 0.5), rel=1e-4)
 
 
-def test_a_steep_gradient_counts_as_one_and_halves_at_most():
-    """beta * 1 = 0.8 would leave a fifth; no step leaves less than half."""
+def test_steep_gradient_lowers_the_rate_by_half_at_most():
+    """A gradient of one and beta 0.8 would leave a fifth; a step leaves at least half."""
     flow = Clocked(rate=ONE // 2)
     flow.round(100 * US)
     rate = flow.sender.rate
     assert flow.round(200 * US) == rate >> 1
 
 
-def test_the_gradient_is_smoothed():
-    """Weight 7/8: a difference of 10 us counts 8.75 us, and the next one, of none, 8.75 / 8."""
+def test_rtt_gradient_is_smoothed_by_ewma():
+    """A weight of 7/8 counts a difference of 10 us as 8.75 us; a zero difference then leaves 8.75 / 8."""
     flow = Clocked(rate=ONE // 2, ewma=0.875)
     flow.round(100 * US)
     flow.round(110 * US)
@@ -87,7 +87,7 @@ def test_the_gradient_is_smoothed():
     assert flow.sender.rtt_slope == pytest.approx(10 * US * 7 / 64, rel=1e-4)
 
 
-def test_hyperactive_increase_from_the_fifth_calm_completion():
+def test_hyperactive_increase_starts_at_fifth_completion_without_rtt_rise():
     flow = Clocked(rate=ONE // 4)
     steps, before = [], ONE // 4
     for _ in range(7):
@@ -101,7 +101,7 @@ def test_hyperactive_increase_from_the_fifth_calm_completion():
     assert flow.round(101 * US) == before + ADD
 
 
-def test_a_segment_counts_once_with_its_last_packet():
+def test_only_the_last_packet_of_a_segment_updates_the_rate():
     flow = Clocked(rate=ONE // 2, segment=4 * 4096)
     for rtt in (100, 300, 200):
         assert flow.round(rtt * US) == ONE // 2
@@ -110,7 +110,7 @@ def test_a_segment_counts_once_with_its_last_packet():
 
 
 @pytest.mark.parametrize("floor", [10, 1000])
-def test_it_stays_between_floor_and_line(floor):
+def test_rate_stays_between_floor_and_line_rate(floor):
     flow = Clocked(floor=floor)
     for _ in range(100):
         flow.round(20 * US)
@@ -120,7 +120,7 @@ def test_it_stays_between_floor_and_line(floor):
     assert flow.sender.rate == ONE // floor
 
 
-def test_a_loss_halves_once_per_round_trip_and_is_repaired():
+def test_losses_in_one_round_trip_halve_the_rate_once_and_are_retransmitted():
     flow = FlowHarness(Timely, 1000, base_rtt=BASE)
     flow.pull(0, most=30)
     for sequence in (1, 2, 3, 5, 6, 7, 9):
@@ -130,7 +130,7 @@ def test_a_loss_halves_once_per_round_trip_and_is_repaired():
     assert flow.pull(30 * US, most=2) == [0, 4]
 
 
-def test_a_time_out_sends_everything_again_at_half_the_rate():
+def test_timeout_halves_the_rate_and_retransmits_all_packets():
     flow = FlowHarness(Timely, 20, base_rtt=BASE)
     flow.pull(0)
     now = flow.fire()
@@ -140,15 +140,15 @@ def test_a_time_out_sends_everything_again_at_half_the_rate():
     assert flow.sender.last_rtt == 0  # sent twice: measures nothing
 
 
-def test_no_word_overflows():
+def test_extreme_round_trips_do_not_overflow_64_bits():
     flow = Clocked(word=Word, packets=10)
     for rtt in (10**13, 1, 10**13):
         flow.round(rtt)
     assert flow.sender.rate >= ONE // 1000
 
 
-def test_it_falls_once_per_round_trip():
-    """Five packets that waited in the same queue."""
+def test_rate_falls_at_most_once_per_round_trip():
+    """Five packets waited in the same queue, and the rate falls once."""
     flow = FlowHarness(Timely, 100, base_rtt=BASE, segment=4096)
     flow.pull(0, most=10)
     for sequence in range(5):
@@ -161,9 +161,9 @@ def test_it_falls_once_per_round_trip():
     assert flow.sender.rate == pytest.approx(0.6 * (1 - 0.8 * (1 - 500 / 1010)) * ONE, rel=1e-3)
 
 
-def test_two_flows_share_a_port_and_fill_it():
-    """10 Gbps and the default thresholds: nothing is lost, nine tenths of the line are used, both flows end together, and
-    what waits is usually less than T_low."""
+def test_two_flows_share_a_port_at_high_utilisation_with_short_queues():
+    """No packet is lost, and both flows finish together within 1.15 times the ideal time. The median queueing delay is
+    below T_low. The link has 10 Gbps, the thresholds are the defaults."""
     size = 20_000_000
     flows = [Flow(1, 0, size), Flow(2, 0, size)]
     probes = [Flow(3, 0, 60, at=4_000 * US + n * 517 * US) for n in range(40)]
@@ -177,7 +177,7 @@ def test_two_flows_share_a_port_and_fill_it():
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.2])
-def test_everything_ends_over_a_lossy_link(loss):
+def test_all_messages_complete_over_a_lossy_link(loss):
     flows = [Flow(1, 0, 400_000), Flow(2, 0, 1), Flow(0, 2, 30_000)]
     outcome = play(star_of(3, loss=loss), flows, transport("timely"), buffer=10_000_000)
     assert outcome.drops["link_loss"] > 0

@@ -51,7 +51,7 @@ def test_congestion_avoidance_adds_one_packet_per_window():
     assert flow.sender.in_flight == flow.sender.cwnd >> 16 == 11
 
 
-def test_window_that_limits_nothing_does_not_grow():
+def test_underused_window_does_not_grow():
     flow = sender()
     flow.sender.ssthresh = 10 * ONE
     flow.pull(most=9)
@@ -90,7 +90,7 @@ def recovering():
     return flow
 
 
-def test_fast_retransmit_at_exactly_three_packets_above():
+def test_fast_retransmit_happens_at_exactly_three_packets_above_a_hole():
     flow = recovering()
     assert (flow.sender.cwnd, flow.sender.ssthresh) == (5 * ONE, 5 * ONE)
     # 12 were sent, 3 acknowledged, 1 lost: 8 in flight, more than 5, and yet one goes out at once (RFC 6675, 4.3)
@@ -98,7 +98,7 @@ def test_fast_retransmit_at_exactly_three_packets_above():
     assert flow.sender.in_flight == 9
 
 
-def test_only_one_packet_goes_out_at_once_when_two_are_found_lost():
+def test_only_one_retransmission_bypasses_the_window_after_two_losses():
     flow = sender()
     flow.pull()
     for sequence in (2, 3):
@@ -109,8 +109,9 @@ def test_only_one_packet_goes_out_at_once_when_two_are_found_lost():
     assert flow.pull() == [0]
 
 
-def test_loss_found_while_recovering_waits_for_room():
-    """Window 20, packets 0 and 6 lost: 6 is found when 7, 8 and 9 are there; 13 are in flight then, 10 allowed."""
+def test_loss_detected_during_recovery_waits_for_window_space():
+    """Packets 0 and 6 of a window of 20 are lost. Packets 7, 8 and 9 reveal the loss of 6; 13 are in flight then, 10
+    allowed."""
     flow = sender(initial_window=20)
     flow.pull()
     for sequence in (1, 2, 3, 4, 5, 7, 8, 9):
@@ -135,7 +136,7 @@ def test_recovery_sends_new_packets_when_fewer_than_the_window_are_in_flight():
     assert sent == [[], [], [], [], [12], [13], [14], [15]]
 
 
-def test_window_stays_while_recovering_and_grows_by_a_packet_per_window_after():
+def test_window_is_constant_in_recovery_and_grows_linearly_afterwards():
     flow = recovering()
     flow.pull()
     for sequence in range(4, 12):
@@ -149,7 +150,7 @@ def test_window_stays_while_recovering_and_grows_by_a_packet_per_window_after():
     assert flow.sender.cwnd == 5 * ONE + ONE // 5  # congestion avoidance
 
 
-def test_two_losses_in_one_window_halve_it_once_and_partial_progress_stays_in_recovery():
+def test_two_losses_halve_window_once_and_partial_ack_continues_recovery():
     """RFC 6582: packets 0 and 5 of 10 are lost."""
     flow = recovering()
     assert flow.pull() == [0]
@@ -173,7 +174,7 @@ def test_two_losses_in_one_window_halve_it_once_and_partial_progress_stays_in_re
     assert flow.sender.cwnd == 5 * ONE + ONE // 5
 
 
-def test_loss_in_a_later_window_halves_again():
+def test_loss_in_a_later_window_halves_the_window_again():
     flow = recovering()
     flow.pull()
     for sequence in range(4, 12):
@@ -188,7 +189,7 @@ def test_loss_in_a_later_window_halves_again():
     assert flow.pull()[0] == 12
 
 
-def test_late_packet_that_had_been_given_up_is_not_sent_again():
+def test_late_packet_presumed_lost_is_not_retransmitted():
     flow = recovering()
     flow.ack(0, 4)  # it was only late
     assert flow.sender.lost_packets == 0
@@ -199,7 +200,7 @@ def test_late_packet_that_had_been_given_up_is_not_sent_again():
 # --- time-outs ------------------------------------------------------------------------------------------------
 
 
-def test_timeout_restarts_with_one_packet_and_slow_start_to_half_the_flight():
+def test_timeout_restarts_slow_start_with_threshold_at_half_the_flight():
     flow = sender()
     assert flow.pull(now=0) == list(range(10))
     assert flow.fire() == 2 * MS
@@ -220,7 +221,7 @@ def test_timeout_restarts_with_one_packet_and_slow_start_to_half_the_flight():
     assert flow.sender.cwnd == 5 * ONE + ONE // 5  # the threshold
 
 
-def test_packets_that_have_been_acknowledged_are_not_sent_again_after_a_timeout():
+def test_acknowledged_packets_are_not_retransmitted_after_a_timeout():
     flow = sender()
     flow.pull()
     flow.ack(4, 0)
@@ -230,7 +231,7 @@ def test_packets_that_have_been_acknowledged_are_not_sent_again_after_a_timeout(
     assert flow.pull()[:8] == [0, 1, 2, 3, 5, 6, 8, 9]
 
 
-def test_backoff_doubles_up_to_the_maximum_and_the_threshold_is_set_once():
+def test_backoff_doubles_to_the_maximum_and_sets_the_threshold_once():
     flow = sender(min_rto=2 * MS, max_rto=10 * MS)
     flow.pull(now=0)
     times = []
@@ -241,7 +242,7 @@ def test_backoff_doubles_up_to_the_maximum_and_the_threshold_is_set_once():
     assert times == [2 * MS, 6 * MS, 14 * MS, 24 * MS, 34 * MS]
 
 
-def test_another_packet_that_times_out_sets_the_threshold_anew():
+def test_timeout_of_another_packet_recomputes_the_slow_start_threshold():
     flow = sender()
     flow.pull()
     flow.fire()
@@ -253,7 +254,7 @@ def test_another_packet_that_times_out_sets_the_threshold_anew():
     assert flow.sender.ssthresh == 2 * ONE  # half of what it was allowed, at least two
 
 
-def test_loss_of_a_new_packet_does_not_end_the_slow_start_after_a_timeout():
+def test_loss_of_a_new_packet_does_not_end_slow_start_after_a_timeout():
     """RFC 6582: no fast recovery before what was out at the time-out has been acknowledged."""
     flow = sender()
     flow.pull()
@@ -268,7 +269,7 @@ def test_loss_of_a_new_packet_does_not_end_the_slow_start_after_a_timeout():
     assert flow.sender.cwnd == 20 * ONE + ONE // 20
 
 
-def test_measurement_of_a_packet_above_a_hole_ends_the_backoff():
+def test_rtt_sample_above_a_hole_resets_the_backoff():
     flow = sender()
     flow.pull(now=0)
     flow.sender.backoff = 2
@@ -277,7 +278,7 @@ def test_measurement_of_a_packet_above_a_hole_ends_the_backoff():
     assert (flow.sender.srtt, flow.sender.backoff) == (US, 0)
 
 
-def test_backoff_stays_until_there_is_a_measurement_and_then_ends_with_progress():
+def test_backoff_persists_until_an_rtt_sample_then_resets_on_progress():
     flow = sender()
     flow.pull(now=0)
     flow.fire()
@@ -299,7 +300,7 @@ def test_backoff_stays_until_there_is_a_measurement_and_then_ends_with_progress(
     assert flow.sender.backoff == 0
 
 
-def test_round_trip_estimator():
+def test_round_trip_estimator_matches_rfc_6298():
     """RFC 6298 section 2 with R = 100 us, then 140 us."""
     flow = sender(min_rto=US, base_rtt=0)
     flow.pull(now=0, most=2)
@@ -318,7 +319,7 @@ def test_round_trip_estimator():
     assert flow.sender.timer == 330 * US + 103_125_000 + 4 * 39_375_000
 
 
-def test_packets_sent_again_are_never_timed():
+def test_retransmitted_packets_are_never_timed():
     flow = recovering()
     assert flow.sender.timed == -1  # packet 0 was timed, and is lost
     assert flow.pull(now=50 * US) == [0]
@@ -332,7 +333,7 @@ def test_packets_sent_again_are_never_timed():
     assert timed_out.sender.srtt == 0
 
 
-def test_timer_restarts_with_progress_only_and_stops_when_nothing_is_out():
+def test_timer_restarts_on_progress_and_stops_with_nothing_in_flight():
     flow = sender()
     flow.pull(now=0, most=3)
     assert flow.sender.timer == 2 * MS
@@ -348,7 +349,7 @@ def test_timer_restarts_with_progress_only_and_stops_when_nothing_is_out():
 
 
 @pytest.mark.parametrize("packets", [1, 2, 33])
-def test_short_messages_end(packets):
+def test_short_messages_complete(packets):
     flow = sender(packets, last=10)
     now, sent = 0, flow.pull()
     while sent:
@@ -360,7 +361,7 @@ def test_short_messages_end(packets):
     assert flow.sender.timer == 0
 
 
-def test_largest_message_needs_no_more_than_its_bits():
+def test_largest_message_does_not_overflow_64_bit_state():
     flow = sender((1 << 22) - 1, word=Word)
     flow.sender.cwnd = (1 << 22) * ONE
     assert flow.pull(most=3) == [0, 1, 2]

@@ -30,7 +30,7 @@ def sent(table):
 @pytest.mark.parametrize(
     ("kind", "ecn"), [(kind, None) for kind in SIMULATED] + [("cubic", True), ("dctcp", False), ("pias", False)]
 )
-def test_classes_on_the_wire(kind, ecn):
+def test_packet_importance_on_the_wire_matches_the_transport_class(kind, ecn):
     table = SIMULATED[kind].model_validate({"kind": kind} | ({} if ecn is None else {"ecn": ecn}))
     there, back = sent(table)
     data = [packet for packet in there if packet.kind == DATA]
@@ -44,7 +44,7 @@ def test_classes_on_the_wire(kind, ecn):
 
 
 @pytest.mark.parametrize("kind", SIMULATED)
-def test_sizes_of_what_is_sent_back(kind):
+def test_control_packets_have_the_declared_sizes(kind):
     table = SIMULATED[kind].model_validate({"kind": kind})
     there, back = sent(table)
     stop = wire.SIDE_CHANNEL_BYTES if kind in ("dlcp", "ltp") else table.control_bytes

@@ -27,14 +27,14 @@ TYPES |= {name: getattr(pyarrow, name)() for name in ("int8", "int32", "int64")}
         (["", "a", "Müller", "a"], "string"), (("x",), "string"), (np.arange(3, dtype=np.uint8), "int64"),
     ],
 )  # fmt: skip
-def test_the_same_as_arrows_own(values, kind):
+def test_arrow_array_equals_pyarrow_array(values, kind):
     made, theirs = arrow_array(values, kind), pyarrow.array(values, type=TYPES[kind])
     assert (made.type == theirs.type and made.to_pylist() == theirs.to_pylist()) or np.isnan(values).any()
     made.validate(full=True)
 
 
 @pytest.mark.parametrize(("values", "kind"), [([300], "int8"), ([2**40], "int32"), (["a"], "int64"), ([1], "string")])
-def test_what_does_not_fit_is_refused_as_by_arrow(values, kind):
+def test_arrow_array_rejects_values_outside_the_type(values, kind):
     with pytest.raises((pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError)):
         arrow_array(values, kind)
 
@@ -46,14 +46,14 @@ def test_what_does_not_fit_is_refused_as_by_arrow(values, kind):
         (["h0", "h10", "", "Müller"], [3, 0, 1, 1, 2, 3]), (["a"], []), ([], []), ([""], [0, 0]), (["a", "bc"], [1] * 100),
     ],
 )  # fmt: skip
-def test_chosen_texts_are_those_at_their_places(monkeypatch, few, texts, codes):
+def test_take_texts_returns_the_text_of_each_code(monkeypatch, few, texts, codes):
     monkeypatch.setattr(arrow, "FEW_BYTES", few)
     made = take_texts(texts, np.array(codes, dtype=np.int32))
     made.validate(full=True)
     assert made.type == pyarrow.string() and made.to_pylist() == [texts[code] for code in codes]
 
 
-def test_pandas_is_not_imported():
+def test_arrow_array_does_not_import_pandas():
     code = (
         "import sys, numpy as np\nfrom gradwire.result_store.arrow import CodedTexts, arrow_array\n"
         "arrow_array([1], 'int64'), arrow_array(np.arange(3), 'int64'), arrow_array(['a'], 'string')\n"
@@ -73,15 +73,15 @@ def test_pandas_is_not_imported():
     ],
     ids=str,
 )  # fmt: skip
-def test_the_same_as_arrows_own_the_other_way(column):
+def test_to_numpy_equals_pyarrow_conversion(column):
     made, theirs = to_numpy(column), column.to_numpy(zero_copy_only=False)
     assert made.dtype == theirs.dtype
     np.testing.assert_array_equal(made, theirs)
 
 
 @pytest.mark.parametrize("scenario", ["incast", "permutation"], ids=["job", "no job"])
-def test_a_run_of_the_command_imports_no_pandas(tmp_path, scenario):
-    """It takes a quarter of a second, for each of several ways of asking Arrow for something."""
+def test_run_command_does_not_import_pandas(tmp_path, scenario):
+    """The import of pandas takes a quarter of a second; several calls of Arrow would trigger it."""
     script = (
         "import sys\nfrom gradwire.cli import main\n"
         f"sys.argv = ['gradwire', 'run', {scenario!r}, '--out', {str(tmp_path / 'made')!r}]\n"
@@ -91,7 +91,7 @@ def test_a_run_of_the_command_imports_no_pandas(tmp_path, scenario):
     assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
-def test_coded_texts_are_the_texts_that_they_stand_for():
+def test_coded_texts_behave_like_a_list_of_texts():
     codes = np.array([2, 0, 0, 1, 2])
     coded = CodedTexts(["a", "", "µs"], codes)
     texts = ["µs", "a", "a", "", "µs"]

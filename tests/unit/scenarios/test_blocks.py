@@ -73,7 +73,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     count=st.integers(0, 120), spread=st.sampled_from((0, 3, 1000)), seed=st.integers(0, 99),
     cuts=st.lists(st.integers(0, 120), max_size=30),
 )  # fmt: skip
-def test_rows_are_read_in_their_order(count: int, spread: int, seed: int, cuts: list[int]):
+def test_row_blocks_return_rows_in_key_order(count: int, spread: int, seed: int, cuts: list[int]):
     columns = drops(np.random.default_rng(seed), count, spread)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_blocks, "ROWS", 7)
@@ -92,7 +92,7 @@ def test_rows_are_read_in_their_order(count: int, spread: int, seed: int, cuts: 
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 45])
-def test_a_file_has_the_bytes_of_the_whole_table(count: int, small: None, tmp_path: Path):
+def test_block_table_writes_the_bytes_of_an_in_memory_table(count: int, small: None, tmp_path: Path):
     columns = drops(np.random.default_rng(3), count, 4)
     table = BlockTable("drops", in_blocks(columns, [3, 4, 20, 33]), {"port": PORTS, "cause": CAUSES})
     table.write(tmp_path / "blocks")
@@ -102,7 +102,7 @@ def test_a_file_has_the_bytes_of_the_whole_table(count: int, small: None, tmp_pa
     assert found[0] == found[2] and found[1] == found[2]
 
 
-def test_rows_of_one_key_that_come_together_stay_in_their_order(small: None):
+def test_rows_with_equal_keys_keep_their_insertion_order(small: None):
     count = 50
     columns = drops(np.random.default_rng(5), count, 0)
     columns["message"] = np.sort(columns["message"])
@@ -111,10 +111,8 @@ def test_rows_of_one_key_that_come_together_stay_in_their_order(small: None):
     assert found.tolist() == columns["place"].tolist()
 
 
-def test_what_lies_in_the_file_is_not_in_memory_and_columns_are_read_alone(
-    small: None, monkeypatch: pytest.MonkeyPatch
-):
-    """Only the first 300 bytes stay; of the rest, what nobody asks for is not read."""
+def test_column_store_spills_to_file_and_reads_only_requested_columns(small: None, monkeypatch: pytest.MonkeyPatch):
+    """The store keeps the first 300 bytes in memory; of the rest it reads only requested columns."""
     shelf = ColumnStore()
     places = [shelf.put(bytes(100)) for _ in range(5)]
     assert [isinstance(place, bytes) for place in places] == [True] * 3 + [False] * 2
@@ -133,7 +131,7 @@ def test_what_lies_in_the_file_is_not_in_memory_and_columns_are_read_alone(
     assert len(read) == 10  # of ten blocks that do not overlap; else what orders them, too
 
 
-def test_a_full_disk_costs_memory_and_no_rows(small: None, monkeypatch: pytest.MonkeyPatch):
+def test_row_blocks_stay_in_memory_when_disk_is_full(small: None, monkeypatch: pytest.MonkeyPatch):
     columns = drops(np.random.default_rng(2), 100, 3)
 
     def full(*_: object) -> int:
@@ -144,7 +142,7 @@ def test_a_full_disk_costs_memory_and_no_rows(small: None, monkeypatch: pytest.M
     assert table.table().equals(whole(columns))
 
 
-def test_a_table_is_made_once_and_goes_into_another_process(small: None):
+def test_block_table_is_cached_and_can_be_pickled(small: None):
     columns = drops(np.random.default_rng(2), 40, 3)
     table = BlockTable("drops", in_blocks(columns, []), {"port": PORTS, "cause": CAUSES})
     result = Result.build({}, {"drops": table})
@@ -154,7 +152,7 @@ def test_a_table_is_made_once_and_goes_into_another_process(small: None):
     assert copy.copy(result).drops.equals(result.drops)
 
 
-def test_texts_as_numbers():
+def test_dictionary_encoded_maps_texts_to_codes():
     for column in (
         pyarrow.chunked_array([["b", "a"], ["b"]]),
         pyarrow.chunked_array([["b", "a"], ["b"]]).dictionary_encode(),

@@ -97,11 +97,11 @@ def run(tree: Path) -> Run:
 CLI = "sys.argv = ['gradwire', *{arguments}]; from gradwire.cli import main; main()"
 
 
-def test_it_is_the_copy_that_runs(run: Run, tree: Path):
+def test_subprocess_imports_the_copied_package(run: Run, tree: Path):
     assert Path(run("import gradwire; print(gradwire.__file__)").strip()).is_relative_to(tree)
 
 
-def test_the_schema_has_them(run: Run):
+def test_schema_lists_new_components(run: Run):
     schema = json.loads(run(CLI.format(arguments=["schema"])))
     for model, key, says in (
         ("Halved", "halvings", "How many times."),
@@ -114,7 +114,7 @@ def test_the_schema_has_them(run: Run):
     assert "first_way" in schema["properties"]["load_balancing"]["examples"]
 
 
-def test_the_reference_has_them(run: Run):
+def test_reference_page_lists_new_components(run: Run):
     text = run("from docs.reference import reference; print(reference())")
     for title, row in (
         ('[transport] kind = "halved"', "| `halvings` | whole number | `1` | How many times. |"),
@@ -127,7 +127,7 @@ def test_the_reference_has_them(run: Run):
     assert '`"first_way"`' in text
 
 
-def test_they_are_checked(run: Run, tree: Path):
+def test_check_validates_new_components(run: Run, tree: Path):
     file = tree / "new.toml"
     check = CLI.format(arguments=["check", str(file)])
     file.write_text(text(JOB, TRAFFIC))
@@ -158,7 +158,7 @@ def one_message(rate: int, latency: int) -> int:
     return (PACKETS - 1) * 2 * packet + 4 * (packet + latency)
 
 
-def test_a_job_of_them_is_simulated(run: Run, tree: Path):
+def test_job_with_new_components_matches_closed_form(run: Run, tree: Path):
     (tree / "job.toml").write_text(text(JOB))
     messages, iterations, ports = json.loads(run(SIMULATED.format(file=str(tree / "job.toml"))))
     assert len(messages) == 3 * 2 and {row["kind"] for row in messages} == {"push"}
@@ -170,7 +170,7 @@ def test_a_job_of_them_is_simulated(run: Run, tree: Path):
     assert ports["m1->right"] == ports["left->m1"] == 0, "the balancer takes the first way"
 
 
-def test_traffic_of_them_is_simulated(run: Run, tree: Path):
+def test_traffic_with_new_components_matches_closed_form(run: Run, tree: Path):
     (tree / "traffic.toml").write_text(text(TRAFFIC))
     (message,), _, ports = json.loads(run(SIMULATED.format(file=str(tree / "traffic.toml"))))
     assert (message["src"], message["dst"]) == ("h0", "h3")
@@ -178,7 +178,7 @@ def test_traffic_of_them_is_simulated(run: Run, tree: Path):
     assert ports["h0->left"] == PACKETS
 
 
-def test_the_testbed_knows_what_it_can_run(run: Run, tree: Path):
+def test_testbed_reports_unsupported_new_components(run: Run, tree: Path):
     (tree / "abilities.toml").write_text(text(JOB))
     said = run(
         "import gradwire\n"
@@ -197,7 +197,7 @@ def test_the_testbed_knows_what_it_can_run(run: Run, tree: Path):
 @needs("namespaces", "tun")
 @pytest.mark.wall
 @pytest.mark.slow
-def test_the_testbed_runs_them(run: Run, tree: Path):
+def test_testbed_runs_new_components(run: Run, tree: Path):
     (tree / "testbed.toml").write_text(text(JOB, TRAFFIC, balancer="ecmp", rate="20Mbps"))
     said = run(
         "import gradwire\n"
@@ -217,7 +217,7 @@ def test_the_testbed_runs_them(run: Run, tree: Path):
     assert flow["end_ps"] - flow["start_ps"] > 0.9 * least, "paced at half the line, whatever the machine does"
 
 
-def test_a_kind_is_taken_once(run: Run):
+def test_duplicate_component_kind_is_rejected(run: Run):
     said = run(
         "import importlib, pathlib, tempfile\n"
         "from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components\n"
@@ -232,13 +232,13 @@ def test_a_kind_is_taken_once(run: Run):
 
 
 @pytest.mark.parametrize("place", COMPONENT_PACKAGES)
-def test_components_say_what_they_are(place: str):
+def test_components_have_docstrings_and_lowercase_kinds(place: str):
     assert components(place)
     for kind, owner in components(place).items():
         assert owner.__doc__ and kind == kind.lower()
 
 
-def test_a_scenario_imports_the_kinds_that_it_names():
+def test_scenario_imports_only_the_components_it_names():
     code = (
         "import json, sys; from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components;"
         "from gradwire.scenarios.loading.load import load_scenario; load_scenario('permutation', policy='{policy}');"
@@ -257,7 +257,7 @@ def test_a_scenario_imports_the_kinds_that_it_names():
         assert json.loads(done.stdout) == [transports, balancers, ["fat_tree"], ["permutation"], [], [], [], [], []]
 
 
-def test_finding_them_loads_nothing_heavy():
+def test_component_registry_imports_no_heavy_packages():
     code = (
         "import sys; from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, components; [components(each) for each in COMPONENT_PACKAGES];"
         "print(*({'numba', 'torch', 'numpy', 'networkx', 'pyarrow'} & set(sys.modules)))"
@@ -334,8 +334,8 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_mistake_in_a_component_is_told_in_one_line(run: Run, tree: Path, what: str):
-    """Two ends of a command: whatever stops a file beside gradwire's own is said with its place."""
+def test_component_error_is_reported_in_one_line(run: Run, tree: Path, what: str):
+    """An error in a user's component file is reported with file and line, by check and by run."""
     place, code, key, said = WRONG[what]
     file = tree.joinpath(*COMPONENT_PACKAGES[place].split(".")[1:], "mine.py")
     command = "run" if what == "scheduling that raises" else "check"
@@ -355,7 +355,7 @@ def test_a_mistake_in_a_component_is_told_in_one_line(run: Run, tree: Path, what
 
 
 @pytest.mark.parametrize("place", COMPONENT_PACKAGES)
-def test_no_module_with_a_component_is_passed_over(place: str) -> None:
-    """A listing imports the modules whose text declares a kind: importing all of them finds no other component."""
+def test_registry_finds_every_component_module(place: str) -> None:
+    """A listing imports only modules whose text declares a kind; importing all modules finds no other component."""
     found = {kind for name in registry._modules(place) for kind in registry._in(name)}
     assert set(components(place)) == found and len(registry._modules(place)) >= len(found) > 0

@@ -20,17 +20,17 @@ class Letter(Parcel):
     """Of the paper."""
 
 
-def test_docstring_of_the_class_that_declared_the_field():
+def test_description_comes_from_the_declaring_class():
     assert description(Parcel, "count") == description(Letter, "count") == "How many\nthere are."
     assert description(Letter, "weight") == "Of the paper."
     assert description(Incast, "start") == description(TrafficTable, "start")
 
 
-def test_where_nothing_is_said_the_type_speaks():
+def test_field_without_docstring_uses_type_description():
     assert description(Parcel, "weight") == Parcel.model_fields["weight"].description
 
 
-def test_schema_carries_the_meaning_of_every_field():
+def test_json_schema_contains_field_descriptions():
     schema = describe(Letter.model_json_schema(), Letter)
     assert schema["properties"]["weight"]["description"] == "Of the paper."
     assert schema["properties"]["count"]["description"] == "How many\nthere are."
@@ -43,7 +43,7 @@ def test_schema_carries_the_meaning_of_every_field():
     assert whole["$defs"]["Link"]["properties"]["latency"]["description"] == "Propagation delay of one cable."
 
 
-def test_a_class_without_source_has_no_docstrings():
+def test_class_without_source_has_no_field_descriptions():
     space: dict = {"__name__": "nowhere"}
     exec(
         "from gradwire.scenarios.schema.base import ScenarioTable\nclass Odd(ScenarioTable):\n    field: int = 1\n    'Lost.'",

@@ -51,7 +51,7 @@ def _keys() -> dict[str, bool]:
 
 
 def test_every_key_is_classified() -> None:
-    """A new key says what it needs, beside itself, or is added to the list of those that always matter."""
+    """Every key declares its precondition or is in the list of keys that always matter."""
     always = set(ALWAYS.read_text().split())
     keys = _keys()
     declared = {key for key, needs in keys.items() if needs}
@@ -210,14 +210,14 @@ def _digest(tables: dict[str, Any]) -> str:
     return _came_out(repr(tables))
 
 
-def test_every_declaration_is_tried() -> None:
+def test_every_declared_precondition_has_a_test_case() -> None:
     declared = {key for key, needs in _keys().items() if needs}
     assert declared == set(CASES) | NOT_RUN
 
 
 @pytest.mark.parametrize("key", CASES)
-def test_a_key_whose_need_is_not_met_changes_nothing_and_is_named(key: str) -> None:
-    """The same tables to the byte, with the key and without; the note has its place."""
+def test_key_with_unmet_precondition_has_no_effect_and_is_noted(key: str) -> None:
+    """The tables are byte-identical with the key and without; the note names the key's path."""
     place, unmet, _, values = CASES[key]
     value = UNMET_VALUES.get(key, values[0] if values else None)
     with_it = _with(unmet, {place: value})
@@ -228,8 +228,8 @@ def test_a_key_whose_need_is_not_met_changes_nothing_and_is_named(key: str) -> N
 
 
 @pytest.mark.parametrize("key", [key for key, case in CASES.items() if case[3] and case[2]])
-def test_a_key_whose_need_is_met_can_change_something_and_is_not_named(key: str) -> None:
-    """One of some values, at least, gives another Result than the default."""
+def test_key_with_met_precondition_changes_the_result_without_a_note(key: str) -> None:
+    """At least one of several values gives another Result than the default."""
     place, _, met, values = CASES[key]
     plain = _digest(_with(met))
     where = place.replace(".0.", "[0].")
@@ -254,8 +254,8 @@ TWO_RACKS = {
 
 @pytest.mark.parametrize("kind", ["dlcp", "dctcp"])
 @pytest.mark.parametrize("where", IDLE)
-def test_what_befalls_an_idle_host_changes_nothing_and_is_named(where: str, kind: str) -> None:
-    """Three workers and a server spread over two racks of three take h0, h3, h1, h4, and h5 is idle."""
+def test_fault_of_idle_host_has_no_effect_and_is_noted(where: str, kind: str) -> None:
+    """Three workers and a server, spread over two racks of three hosts, take h0, h3, h1, h4. Host h5 is idle."""
     with_it = _with(TWO_RACKS, {"transport": {"kind": kind}}, IDLE[where])
     assert [note.split(" has ")[0] for note in keys_without_effect(build_scenario(with_it))] == [where]
     assert _digest(with_it) == _digest(_with(TWO_RACKS, {"transport": {"kind": kind}}))
@@ -263,8 +263,8 @@ def test_what_befalls_an_idle_host_changes_nothing_and_is_named(where: str, kind
     assert keys_without_effect(build_scenario(busy)) == [] and _digest(busy) != _digest(with_it)
 
 
-def test_a_slow_host_without_a_worker_changes_nothing_and_is_named() -> None:
-    """Beside an idle host, one that traffic alone uses: traffic computes nothing."""
+def test_slow_host_without_worker_has_no_effect_and_is_noted() -> None:
+    """One case slows an idle host, the other a host with traffic only; traffic computes nothing."""
     for tables in (_with(TWO_RACKS, {"job.0.compute_scale": 0.01}), _with()):
         with_it = {**tables, "fault": [SLOW | {"host": "h5" if "job" in tables else "h0"}]}
         assert [note.split(" has ")[0] for note in keys_without_effect(build_scenario(with_it))] == ["fault[0].host"]
@@ -279,8 +279,8 @@ def test_a_slow_host_without_a_worker_changes_nothing_and_is_named() -> None:
         {"kind": "leaf_spine", "leaves": 3, "hosts_per_leaf": 3, "spines": 2},
     ],
 )  # fmt: skip
-def test_hosts_of_jobs_are_those_of_placement(rule: str, topology: dict[str, Any]) -> None:
-    """Two jobs by the rule around one with named hosts."""
+def test_hosts_of_jobs_equal_placed_hosts(rule: str, topology: dict[str, Any]) -> None:
+    """Two jobs are placed by the rule around one job with named hosts."""
     named = {**JOB, "name": "b", "workers": 2, "servers": 1, "placement": {"workers": ["h1", "h3"], "servers": ["h8"]}}
     jobs = [{**JOB, "workers": 2, "placement": rule}, named, {**JOB, "name": "c", "workers": 1, "placement": rule}]
     scenario = build_scenario(_with({"topology": topology, "traffic": [], "job": jobs, "transport": "dctcp"}))
@@ -289,16 +289,17 @@ def test_hosts_of_jobs_are_those_of_placement(rule: str, topology: dict[str, Any
     assert hosts_of_jobs(scenario) == used
 
 
-def test_a_default_that_other_rules_override_is_named() -> None:
-    """Linux's window falls in proportion whatever recovery says, "pipe" as well, which is the default."""
+def test_note_names_default_overridden_by_preset() -> None:
+    """Under the Linux preset, window reduction is proportional; the key `recovery` has no effect, not even its
+    default."""
     tables = _with({"transport": {"kind": "cubic", "preset": "linux", "recovery": "pipe"}})
     (note,) = keys_without_effect(build_scenario(tables))
     assert note.startswith("transport.recovery has no effect: these rules reduce the window proportionally (prr); ")
     assert not keys_without_effect(build_scenario(_with({"transport": {"kind": "cubic", "recovery": "pipe"}})))
 
 
-def test_remedies_together_are_enough() -> None:
-    """Beside pfc and a shared buffer, a port's own buffer needs both of two things."""
+def test_note_lists_all_changes_that_make_a_key_matter() -> None:
+    """With pfc and a shared buffer, switch.buffer matters only after two changes."""
     tables = _with({"switch.pfc": True, "switch.shared_buffer": "200KiB", "switch.buffer": "30KiB"})
     (note,) = keys_without_effect(build_scenario(tables))
     advice = "no switch.shared_buffer, and switch.pfc_classes without some queue"
@@ -311,8 +312,9 @@ def test_remedies_together_are_enough() -> None:
     assert _digest(tables) != _digest(without)
 
 
-def test_a_shared_buffer_beside_pfc_stops_senders_earlier() -> None:
-    """A fan-in of 3 at a star: above alpha times what is free, not above the threshold, and nothing is dropped."""
+def test_shared_buffer_with_pfc_pauses_senders_earlier() -> None:
+    """With a shared buffer a queue pauses at alpha times the free space, before its threshold. Three hosts of a star
+    send to one; nothing is dropped."""
     pauses = {}
     for name, more in (("own", {}), ("shared", {"switch.shared_buffer": "40KiB"})):
         tables = _with({"switch": {"pfc": True}, "link.loss": 0.0, "traffic.0.size": "600kB"}, more)
@@ -323,8 +325,8 @@ def test_a_shared_buffer_beside_pfc_stops_senders_earlier() -> None:
     assert pauses["shared"] > pauses["own"]
 
 
-def test_a_most_below_the_bound_matters_where_the_default_is_above() -> None:
-    """0.1 with a bound of 0.2 lets no message take over what others leave, as the default of 0.5 does."""
+def test_bound_most_below_bound_differs_from_default_above_bound() -> None:
+    """With a bound of 0.2, bound_most 0.1 acts as 0.2; the default of 0.5 lets messages use unspent budget."""
     place, _, met, _ = CASES["Job.bound_most"]
     tables = _with(met, {place: 0.1})
     assert keys_without_effect(build_scenario(tables)) == []
@@ -353,7 +355,7 @@ MORE_UNMET: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", MORE_UNMET)
-def test_each_need_of_a_key_is_tried_unmet(name: str) -> None:
+def test_further_unmet_preconditions_have_no_effect_and_are_noted(name: str) -> None:
     place, unmet, value = MORE_UNMET[name]
     with_it = _with(unmet, {place: value})
     where = place.replace(".0.", "[0].")
@@ -395,7 +397,7 @@ NOTED: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", NOTED)
-def test_a_precondition_alone_decides_on_the_note(name: str) -> None:
+def test_note_depends_only_on_the_precondition(name: str) -> None:
     place, value, unmet, met = NOTED[name]
     where = place.replace(".0.", "[0].")
     named = [
@@ -411,7 +413,7 @@ def test_a_precondition_alone_decides_on_the_note(name: str) -> None:
         assert not [note for note in notes if note.startswith(f"{where}.")]
 
 
-def test_one_queue_is_the_reason_before_one_class() -> None:
+def test_note_gives_single_queue_as_first_reason() -> None:
     notes = keys_without_effect(build_scenario(_with({"switch.queues": 1, "switch.drr_quantum": "4KiB"})))
     start = "switch.drr_quantum has no effect: one queue takes no turns; for it to matter: "
     assert next(note for note in notes if note.startswith("switch.drr_quantum")).startswith(start)

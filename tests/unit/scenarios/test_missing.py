@@ -32,11 +32,11 @@ def flags(text: str) -> Any:
         (".......", []),
     ],
 )
-def test_runs_of_packets(missing: str, found: list[tuple[int, ...]]):
+def test_missing_runs_merge_consecutive_packets(missing: str, found: list[tuple[int, ...]]):
     assert missing_runs(9, flags(missing), 65, 10).tolist() == [[9, *run] for run in found]
 
 
-def test_columns_are_by_message():
+def test_missing_columns_are_sorted_by_message():
     two = [missing_runs(5, flags("x.x"), 3, 1), missing_runs(2, flags(".x"), 2, 1)]
     assert missing_columns(two)["message"].tolist() == [2, 5, 5]
     assert missing_columns(two)["packet"].tolist() == [1, 0, 2]
@@ -87,7 +87,7 @@ def check(result: Result) -> None:
         assert row["offset"] == row["packet"] * payload["t" if "t" in payload else "job"]
 
 
-def test_flows():
+def test_missing_rows_of_flows_match_packet_log():
     result = simulate(lossy())
     check(result)
     assert result.missing.num_rows > 20
@@ -95,8 +95,8 @@ def test_flows():
 
 
 @pytest.mark.parametrize("kind", ["ps", "ring"])
-def test_jobs(kind: str):
-    """A ring's messages run by themselves inside the engine: nobody hears of each delivery."""
+def test_missing_rows_of_jobs_match_packet_log(kind: str):
+    """The engine plays a ring's messages itself, without an event for each delivery."""
     which = ps_job(5, 2) if kind == "ps" else ring_job(6, order="fifo")
     bounds = {"push_bound": 0.2, "pull_bound": 0.1, "pull_important": False}
     tagging = {"magnitude": True, "important_fraction": 0.2}
@@ -106,18 +106,18 @@ def test_jobs(kind: str):
     assert result.missing.num_rows > 20
 
 
-def test_results_do_not_depend_on_threads():
+def test_missing_rows_do_not_depend_on_threads():
     assert simulate(lossy(), threads=2).missing.equals(simulate(lossy()).missing)
 
 
-def test_it_can_be_left_out():
+def test_missing_table_can_be_disabled():
     with_it, without = simulate(lossy()), simulate(lossy(output={"packet_log": True, "missing": False}))
     assert without.missing.num_rows == 0
     assert without.messages.equals(with_it.messages)
 
 
-def test_on_the_testbed():
-    """Of what receivers report; message 3 was never delivered, and all of message 7 has arrived."""
+def test_missing_rows_from_testbed_reports():
+    """Receivers report the missing packets. Message 3 was never delivered; message 7 arrived completely."""
     reports = Reports.empty(8)
     reports.end_ns[[2, 5, 7]] = 100
     reports.have = {2: ~flags("x.xx"), 3: ~flags("x"), 5: ~flags(".x")}

@@ -54,19 +54,19 @@ def small(home: Path, **more: object) -> Scenario:
     return build_scenario(tables).at(home)
 
 
-def test_what_a_module_imports_belongs_to_it(home: Path) -> None:
-    """By way of others, inside of functions, of packages with what stands above; a circle ends, what is no Python is
-    there without its imports."""
+def test_imported_files_follow_all_local_imports(home: Path) -> None:
+    """Imports are followed through other modules, functions and packages. Import cycles end, and a file with invalid
+    syntax counts without its imports."""
     assert {str(each.relative_to(home)) for each in imported_files(home / "mine.py", home)} == BELONGS
 
 
-def test_what_is_installed_is_one_file() -> None:
+def test_installed_module_has_no_imported_files() -> None:
     site = Path(sysconfig.get_paths()["purelib"])
     file = user_module("hypothesis", None)
     assert is_installed(site) and import_root("hypothesis", file) == site and imported_files(file, site) == []
 
 
-def test_a_name_leads_back_to_its_folder(home: Path) -> None:
+def test_import_root_returns_folder_of_module(home: Path) -> None:
     for name in ("mine", "pack.other", "pack.deep.two"):
         assert import_root(name, user_module(name, home)) == home
     assert import_root("pack.deep", home / "pack" / "deep" / "__init__.py") == home
@@ -80,9 +80,9 @@ def test_a_name_leads_back_to_its_folder(home: Path) -> None:
         ("switch.policy", {"switch": {"policy": "mine:X"}}),
     ],
 )
-def test_a_run_is_known_by_all_of_its_own_modules(place: str, tables: dict[str, object], home: Path) -> None:
-    """Wherever a class is named: its file and those it imports are among the inputs, a change in one is another run, and
-    the scenario says where they are."""
+def test_input_digests_cover_all_imported_user_modules(place: str, tables: dict[str, object], home: Path) -> None:
+    """The class's file and its imports are among the inputs, wherever the scenario names the class. A change in one
+    changes its digest, and the scenario text has the folder."""
     before = input_digests(small(home, **tables))
     assert set(before) == {place, *(f"{place}: {name}" for name in BELONGS)}
     (home / "constants.py").write_text("K = 4\n")
@@ -91,7 +91,7 @@ def test_a_run_is_known_by_all_of_its_own_modules(place: str, tables: dict[str, 
     assert f'modules = "{home}"' in scenario_text(small(home, **tables))
 
 
-def test_an_imported_module_that_has_changed_is_named(home: Path, tmp_path: Path) -> None:
+def test_error_names_changed_imported_module(home: Path, tmp_path: Path) -> None:
     scenario = small(home, load_balancing="mine:X")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "scenario.toml").write_text(scenario_text(scenario))

@@ -34,5 +34,5 @@ WORDED = [
 
 
 @pytest.mark.parametrize(("text", "expected"), WORDED, ids=[expected for _, expected in WORDED])
-def test_figures_are_worded(text: str, expected: str) -> None:
+def test_numbers_are_formatted_with_units(text: str, expected: str) -> None:
     assert text == expected

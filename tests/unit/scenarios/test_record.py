@@ -30,18 +30,18 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=6), VALUES, max_size=6))
-def test_toml_is_read_back_as_it_was(tables: dict[str, Any]):
+def test_written_toml_parses_to_the_same_tables(tables: dict[str, Any]):
     assert tomllib.loads(write_toml(tables)) == tables
 
 
-def test_toml_without_what_is_none():
+def test_written_toml_omits_none_values():
     assert tomllib.loads(write_toml({"a": None, "b": {"c": None, "d": [{"e": None}]}})) == {"b": {"d": [{}]}}
     with pytest.raises(TypeError, match="object"):
         write_toml({"a": object()})
 
 
 @pytest.mark.parametrize("name", list_library())
-def test_the_library_survives_its_text(name: str, tmp_path: Path):
+def test_library_scenarios_survive_scenario_text_round_trip(name: str, tmp_path: Path):
     for number, variant in enumerate(load_scenario(name).variants()):
         file = tmp_path / f"{number}.toml"
         file.write_text(scenario_text(variant), encoding="utf-8")
@@ -55,7 +55,7 @@ def test_the_library_survives_its_text(name: str, tmp_path: Path):
         assert alone.model_copy(update=apart).model_dump() == variant.model_copy(update=apart).model_dump()
 
 
-def test_scenarios_over_the_whole_schema_survive_their_text(tmp_path: Path):
+def test_random_scenarios_survive_scenario_text_round_trip(tmp_path: Path):
     (tmp_path / "files").mkdir()
     (tmp_path / "copy").mkdir()
     loaded = 0
@@ -74,7 +74,7 @@ def test_scenarios_over_the_whole_schema_survive_their_text(tmp_path: Path):
     assert loaded > 100
 
 
-def test_paths_and_modules_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_scenario_text_resolves_files_and_modules_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = tmp_path / "home"
     home.mkdir()
     (home / "mine.py").write_text("class Spray: pass\n")
@@ -96,7 +96,7 @@ def test_paths_and_modules_are_found_from_anywhere(tmp_path: Path, monkeypatch: 
     assert set(input_digests(again)) == {"load_balancing", "traffic[1]"}
 
 
-def test_a_policy_finds_its_files_beside_the_scenario(tmp_path: Path):
+def test_policy_files_are_relative_to_the_scenario_file(tmp_path: Path):
     (tmp_path / "flows.txt").write_text("1\n0 1 3 100 5000 0.0\n")
     (tmp_path / "a.toml").write_text(
         SMALL
@@ -115,7 +115,7 @@ def recorded(folder: Path, text: str = SMALL) -> Path:
     return simulate(load_scenario(folder / "a.toml")).write(folder / "one")
 
 
-def test_a_file_that_has_changed_is_named(tmp_path: Path):
+def test_error_names_changed_input_file(tmp_path: Path):
     graph = tmp_path / "net.txt"
     graph.write_text("h0 s0\nh1 s0\nh2 s0\n")
     text = SMALL.replace('{ kind = "star", hosts = 3 }', '{ kind = "graph", file = "net.txt" }')
@@ -131,7 +131,7 @@ def test_a_file_that_has_changed_is_named(tmp_path: Path):
         load_result_scenario(one, [], no_traces)
 
 
-def test_a_trace_that_is_another_one_is_named(tmp_path: Path):
+def test_error_names_changed_trace(tmp_path: Path):
     one = recorded(tmp_path)
     summary = json.loads((one / "result.json").read_text())
     (one / "result.json").write_text(json.dumps({**summary, "trace_hash": "0123456789abcdef"}))
@@ -144,7 +144,7 @@ def test_a_trace_that_is_another_one_is_named(tmp_path: Path):
     assert load_result_scenario(one, [], lambda scenario: ["0123456789abcdef"])[0].job[0].name == "j"
 
 
-def test_what_may_differ_is_said(tmp_path: Path):
+def test_rerun_notes_version_and_early_end(tmp_path: Path):
     one = recorded(tmp_path)
     summary = json.loads((one / "result.json").read_text())
     summary["versions"]["numpy"] = "0.1"
@@ -154,7 +154,7 @@ def test_what_may_differ_is_said(tmp_path: Path):
     assert [line.split(",")[0] for line in said] == ["it was made with numpy 0.1", "it was ended by max_wall"]
 
 
-def test_what_cannot_be_run_again_says_why(tmp_path: Path):
+def test_rerun_error_states_the_reason(tmp_path: Path):
     one = recorded(tmp_path)
     (one / "scenario.toml").rename(tmp_path / "kept.toml")
     with pytest.raises(ResultError, match="does not hold its scenario"):
@@ -172,7 +172,7 @@ def test_what_cannot_be_run_again_says_why(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_comparison_and_its_members_run_again_to_the_byte(own_directory: Path):
+def test_rerun_of_comparison_results_is_byte_identical(own_directory: Path):
     Path("a.toml").write_text(
         SMALL + '[[policy]]\nname = "deep"\nlabel = "Deep"\n[policy.set.switch]\nbuffer = "2MiB"\n'
         '[[policy]]\nname = "newreno"\n[policy.set]\ntransport = "tcp_newreno"\n'

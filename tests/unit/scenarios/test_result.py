@@ -35,7 +35,7 @@ def build(**changes: Any) -> Result:
     return Result.build(summary, {"messages": message(**changes)}, {"wall_s": 0.5})
 
 
-def test_written_and_read_back(tmp_path: Path):
+def test_result_round_trips_through_directory(tmp_path: Path):
     result = build()
     again = Result.read(result.write(tmp_path / "a" / "out"))
     assert again.summary == result.summary
@@ -45,7 +45,7 @@ def test_written_and_read_back(tmp_path: Path):
     assert again.iterations.num_rows == 0
 
 
-def test_equal_runs_write_equal_bytes_but_for_timing(tmp_path: Path):
+def test_equal_results_write_identical_files_except_timing(tmp_path: Path):
     first = build().write(tmp_path / "first")
     other = build()
     other.timing["wall_s"] = 9.0
@@ -66,13 +66,13 @@ def test_existing_directory_is_refused_and_untouched(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_an_empty_directory_is_taken(tmp_path: Path):
+def test_result_is_written_into_empty_directory(tmp_path: Path):
     (tmp_path / "out").mkdir()
     assert Result.read(build().write(tmp_path / "out")).summary == build().summary
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*_: Any) -> None:
         raise OSError("disk full")
 
@@ -203,12 +203,12 @@ def test_missing_directory_is_refused(tmp_path: Path):
         ({**{name: [1] for name in results.TABLES["ports"]}, "port": ["a", "b"]}, "unequal length"),
     ],
 )
-def test_tables_are_held_to_their_columns(columns: dict[str, Any], words: str):
+def test_make_table_rejects_wrong_columns(columns: dict[str, Any], words: str):
     with pytest.raises(ValueError, match=words):
         make_table("ports", columns)
 
 
-def test_summary_says_what_was_run():
+def test_summary_records_seed_policy_hash_and_versions():
     scenario = star_scenario(seed=9)
     summary = summarise(scenario, "abc", {"packet_hops": 12}, {})
     assert summary["seed"] == 9
@@ -226,8 +226,8 @@ def test_allowed_loss(size: int, bound: float, allowed: int):
     assert allowed_loss_per_message([size, 7], [bound, 1.0]).tolist() == [allowed, 7]
 
 
-def test_what_may_be_lost_of_a_very_long_message_is_exact():
-    """An error of a relative 1e-12 would be a hundred bytes."""
+def test_allowed_loss_of_very_long_message_is_exact():
+    """A relative error of 1e-12 would amount to a hundred bytes."""
     assert allowed_loss(10**14, 0.1) == 10**13 and allowed_loss(10**14 - 1, 0.1) == 10**13 - 1
 
 
@@ -243,12 +243,12 @@ def test_what_may_be_lost_of_a_very_long_message_is_exact():
         ({"lost_bytes": -100, "received_bytes": 1100}, True),
     ],
 )
-def test_loss_invariant(changes: dict[str, Any], broken: bool):
+def test_loss_invariant_reports_violating_messages(changes: dict[str, Any], broken: bool):
     violations = check_loss_invariant(build(**changes))
     assert [violation.message for violation in violations] == ([7] if broken else [])
     assert all("message 7" in str(violation) for violation in violations)
 
 
-def test_a_capture_of_what_has_no_transport_is_refused():
+def test_message_columns_need_transport_in_summary():
     with pytest.raises(ResultError, match=r"result.json: has no transport of 'j'"):
         MessageColumns(Result.build({}, {"messages": message()}), {"h0": 0, "h1": 1})

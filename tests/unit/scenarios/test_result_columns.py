@@ -39,14 +39,14 @@ def table_of(name: str, row: dict[str, Any]) -> pa.Table:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_what_a_run_may_write_is_read(name: str):
+def test_valid_column_values_are_accepted(name: str):
     check_values(name, table_of(name, good_row(name)), Path(f"{name}.parquet"))
     unknown = {column: -1 for (table, column), least in LEAST.items() if table == name and least == -1}
     check_values(name, table_of(name, good_row(name) | unknown), Path(f"{name}.parquet"))
 
 
 @pytest.mark.parametrize(("name", "column", "kind"), COLUMNS)
-def test_impossible_values_are_refused(name: str, column: str, kind: str):
+def test_invalid_column_values_are_rejected(name: str, column: str, kind: str):
     values = (*BAD[kind], "bogus") if (name, column) in VOCABULARIES else BAD[kind]
     values = (*values, "x", "a->b->c", "->b") if column == "port" else values
     for value in values:
@@ -66,7 +66,7 @@ def test_impossible_values_are_refused(name: str, column: str, kind: str):
         ("ports", "port", "x", 'port is "x" in row 0; expected two nodes, such as a->b'),
     ],
 )
-def test_the_reader_refuses_an_altered_result(tmp_path: Path, table: str, column: str, value: Any, words: str):
+def test_result_read_rejects_altered_column_values(tmp_path: Path, table: str, column: str, value: Any, words: str):
     tables = {name: {key: [value] for key, value in good_row(name).items()} for name in ("messages", "ports")}
     Result.build({"name": "x", "totals": {}}, tables).write(tmp_path / "result")
     Result.read(tmp_path / "result")
@@ -78,7 +78,7 @@ def test_the_reader_refuses_an_altered_result(tmp_path: Path, table: str, column
 
 
 @pytest.mark.parametrize("number", ["1e999", "NaN", "9" * 30])
-def test_numbers_that_json_alone_knows_are_refused(tmp_path: Path, number: str):
+def test_result_read_rejects_non_finite_and_huge_json_numbers(tmp_path: Path, number: str):
     Result.build({"name": "x", "totals": {"lost_bytes": 7}}, {}).write(tmp_path / "result")
     path = tmp_path / "result" / "result.json"
     path.write_text(path.read_text().replace("7", number, 1))

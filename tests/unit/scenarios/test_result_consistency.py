@@ -68,7 +68,7 @@ def test_a_consistent_result_is_read(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_result_is_read(tmp_path: Path) -> None:
-    """One worker has finished an iteration more than the other."""
+    """One worker has finished one iteration more than the other."""
     tables = rows()
     del tables["iterations"][3]
     Result.read(written(tmp_path, tables, totals={**TOTALS, "iterations": 3, "ended_by": "interrupt"}))
@@ -107,7 +107,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_tables_that_disagree_are_refused(tmp_path: Path, name: str) -> None:
+def test_inconsistent_tables_are_rejected(tmp_path: Path, name: str) -> None:
     damage, words = DAMAGE[name]
     tables = rows()
     damage(tables)
@@ -116,21 +116,21 @@ def test_tables_that_disagree_are_refused(tmp_path: Path, name: str) -> None:
     assert words in str(raised.value)
 
 
-def test_programs_number_their_iterations_themselves(tmp_path: Path) -> None:
+def test_program_results_allow_any_iteration_numbers(tmp_path: Path) -> None:
     tables = rows()
     change("iterations", 1, iteration=70)(tables)
     change("iterations", 2, iteration=9)(tables)
     Result.read(written(tmp_path, tables, programs={}))
 
 
-def test_the_testbed_may_know_no_ideal_times(tmp_path: Path) -> None:
+def test_testbed_result_without_ideal_times_is_read(tmp_path: Path) -> None:
     tables = rows()
     tables["flows"] = []
     Result.read(written(tmp_path, tables, engine={"kind": "emulation"}))
 
 
 @pytest.mark.parametrize("command", ["compare", "report"])
-def test_a_damaged_result_is_one_message(tmp_path: Path, command: str) -> None:
+def test_damaged_result_gives_one_error_message(tmp_path: Path, command: str) -> None:
     tables = rows()
     change("iterations", 1, exposed_ps=-(10**12))(tables)
     path = written(tmp_path, tables)

@@ -25,7 +25,7 @@ from gradwire.scenarios.validation.scenario import notes, remarks
 from gradwire.topology.kinds.leaf_spine import LeafSpine
 
 
-def test_units_are_integers_inside():
+def test_quantities_are_stored_as_integers():
     scenario = star_scenario(
         link={"rate": "25Gbps", "latency": "500ns", "loss": 0.001},
         switch={"queues": 2, "buffer": "256KiB", "ecn_threshold": ["32KiB", "64KiB"]},
@@ -36,7 +36,7 @@ def test_units_are_integers_inside():
     assert scenario.duration == 12 * 10**9
 
 
-def test_defaults():
+def test_minimal_scenario_has_documented_defaults():
     scenario = star_scenario()
     assert scenario.transport == Dctcp(kind="dctcp")
     assert (scenario.link.rate, scenario.link.latency) == (100 * 10**9, 1_000_000)
@@ -47,11 +47,11 @@ def test_defaults():
     assert job.tagging.priorities == (1, 2, 3, 4, 5, 6, 7)
 
 
-def test_one_threshold_counts_for_every_queue():
+def test_single_ecn_threshold_applies_to_all_queues():
     assert star_scenario(switch={"queues": 3, "ecn_threshold": "10KiB"}).switch.thresholds() == (10240,) * 3
 
 
-def test_transport_by_name_and_as_a_table_are_the_same():
+def test_transport_by_name_equals_transport_table():
     by_name = star_scenario(transport="dlcp")
     as_table = star_scenario(transport={"kind": "dlcp"})
     assert by_name == as_table
@@ -60,13 +60,13 @@ def test_transport_by_name_and_as_a_table_are_the_same():
     assert star_scenario(transport={"g": 0.5}).transport == Dctcp(kind="dctcp", g=0.5)
 
 
-def test_transport_of_the_users_own_keeps_its_parameters():
+def test_user_defined_transport_keeps_its_parameters():
     transport = star_scenario(transport={"kind": "mine.net:Fast", "window": 3}).transport
     assert isinstance(transport, UserTransport)
     assert transport.parameters == {"window": 3}
 
 
-def test_named_placement():
+def test_placement_by_host_names_is_parsed():
     tables = star_tables(hosts=4)
     tables["job"][0]["placement"] = {"workers": ["h3", "h0", "h1"], "servers": ["h2"]}
     assert build_scenario(tables).job[0].placement == HostPlacement(workers=("h3", "h0", "h1"), servers=("h2",))
@@ -76,7 +76,7 @@ def test_named_placement():
     ("extra", "rate"),
     [({}, 100), ({"uplink_rate": "40Gbps"}, 40), ({"oversubscription": 2.0}, 100), ({"oversubscription": 4}, 50)],
 )
-def test_uplink_rate(extra: dict[str, object], rate: int):
+def test_uplink_rate_follows_oversubscription(extra: dict[str, object], rate: int):
     # 8 hosts of 100 Gbps below 4 spines: full bisection would need 200 Gbps per uplink.
     topology = LeafSpine.model_validate({"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 8, "spines": 4, **extra})
     assert topology.resolved_uplink_rate(100 * 10**9) == rate * 10**9
@@ -91,23 +91,23 @@ def test_uplink_rate(extra: dict[str, object], rate: int):
         ({"kind": "fat_tree", "k": 16}, 1024),
     ],
 )
-def test_host_count(topology: dict[str, object], hosts: int):
+def test_host_count_of_each_topology(topology: dict[str, object], hosts: int):
     assert star_scenario(topology=topology).topology.host_count == hosts
 
 
-def test_a_scenario_cannot_be_changed():
+def test_scenario_is_immutable():
     with pytest.raises(ValidationError, match="frozen"):
         star_scenario().seed = 2
 
 
-def test_as_written_is_read_back():
+def test_scenario_round_trips_through_serialization():
     scenario = star_scenario(transport="dlcp", switch={"ecn_threshold": ["1KiB"] * 8}, duration="3us")
     assert Scenario.model_validate(scenario.as_written()) == scenario
     assert Scenario.model_validate(scenario.model_dump(mode="json")) == scenario
     assert pickle.loads(pickle.dumps(scenario)) == scenario
 
 
-def test_overlay():
+def test_overlay_merges_nested_tables():
     base = {"a": {"x": 1, "y": 2}, "t": {"kind": "one", "p": 1}, "job": [{"n": 1, "t": {"q": 1}}, {"n": 2}]}
     changes = {"a": {"y": 3}, "t": {"kind": "two"}, "job": {"t": {"r": 2}}, "new": 5}
     assert overlay(base, changes) == {
@@ -120,7 +120,7 @@ def test_overlay():
     assert overlay(base, {"t": {"kind": "one", "q": 2}})["t"] == {"kind": "one", "p": 1, "q": 2}
 
 
-def test_variants():
+def test_variants_apply_each_policy():
     policies = [
         {"name": "plain"},
         {"name": "lossy", "label": "Lossy!", "set": {"transport": "dlcp", "job": {"push_bound": 0.1}}},
@@ -139,13 +139,13 @@ def test_variants():
         scenario.variant("x")
 
 
-def test_a_scenario_without_policies_is_its_own_variant():
+def test_scenario_without_policies_has_itself_as_variant():
     scenario = star_scenario()
     assert scenario.variants() == [scenario]
     assert scenario.policy_name == "base"
 
 
-def test_digest_depends_on_what_matters_and_on_nothing_else():
+def test_digest_depends_only_on_simulated_behaviour():
     scenario = star_scenario(policy=[{"name": "p", "set": {"transport": "dlcp"}}])
     digest = scenario.digest()
     assert len(digest) == 64
@@ -156,8 +156,9 @@ def test_digest_depends_on_what_matters_and_on_nothing_else():
     assert scenario.variants()[0].digest() == star_scenario(transport="dlcp").digest()
 
 
-def test_a_folder_is_in_the_way_of_no_name(tmp_path, monkeypatch):
-    """Such as the results of `gradwire reproduce lee --out lee`; a file of the name is the scenario."""
+def test_folder_does_not_hide_library_scenario(tmp_path, monkeypatch):
+    """A folder such as the output of `gradwire reproduce lee --out lee` does not hide the scenario. A file of that
+    name is loaded instead."""
     monkeypatch.chdir(tmp_path)
     Path("lee").mkdir()
     assert load_scenario("lee").topology.kind == "dragonfly"
@@ -170,7 +171,7 @@ def test_a_folder_is_in_the_way_of_no_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", list_library())
-def test_library(name: str):
+def test_library_scenarios_load_with_expected_notes(name: str):
     scenario = load_scenario(name)
     assert scenario.name == name
     assert scenario.description
@@ -199,8 +200,8 @@ def crowded_scenario(**switch):
     return star_scenario(switch=table, transport="dlcp", job=[job])
 
 
-def test_thresholds_that_exceed_the_buffer_together():
-    """Seven times 96 KiB are 672 KiB; six are what 576 KiB hold; control packets' class is not counted."""
+def test_remark_on_ecn_thresholds_exceeding_buffer_in_total():
+    """Seven thresholds of 96 KiB need 672 KiB, more than the buffer. The class of control packets does not count."""
     assert [each for each in remarks(crowded_scenario()) if "672KiB together, more than switch.buffer, 512KiB" in each]
     assert not crowded_remarks(buffer="672KiB")
     assert crowded_remarks(buffer=f"{672 * 1024 - 1}B")
@@ -229,20 +230,20 @@ def lossy_scenario(transport, **job):
         ({"pull_bound": 0.1, "tagging": {"magnitude": True}}, "pull_bound has no effect on the run: all packets are important"),
     ],
 )  # fmt: skip
-def test_keys_of_bounds_without_effect_are_said(job, said):
+def test_remark_on_loss_bound_keys_without_effect(job, said):
     patient = {"kind": "dlcp", "stop_policy": "on_probe"}
     assert [each for each in remarks(lossy_scenario(patient, **job)) if each.startswith(f"job[0].{said}")]
     useful = {"push_bound": {"share": 0.3, "critical": 0.1, "change": 0.5}, "bound_most": 0.5, "bound_per": "step"}
     assert not remarks(lossy_scenario(patient, **useful))
 
 
-def test_one_share_in_brackets_is_no_share_for_all_queues():
+def test_list_of_one_buffer_share_is_rejected_for_several_queues():
     assert star_scenario(switch={"queues": 8, "buffer_share": 0.5}).switch.limits() == (256 * 1024,) * 8
     with pytest.raises(ScenarioError, match="buffer_share: has 1 entry for 8 queues"):
         star_scenario(switch={"queues": 8, "buffer_share": [0.5]})
 
 
-def test_a_bound_for_a_step_wants_a_transport_that_shares_it_and_leaves_something_over():
+def test_bound_per_step_needs_transport_that_shares_bounds():
     patient = {"kind": "dlcp", "stop_policy": "on_probe"}
     assert not remarks(lossy_scenario(patient, push_bound=0.1, bound_per="step"))
     (said,) = remarks(lossy_scenario("dlcp", push_bound=0.1, bound_per="step"))
@@ -253,8 +254,8 @@ def test_a_bound_for_a_step_wants_a_transport_that_shares_it_and_leaves_somethin
         lossy_scenario("ltp", push_bound=0.1, bound_per="step")
 
 
-def test_a_bound_by_layer_is_written_and_read_again():
-    """In the resolved scenario that goes with a Result."""
+def test_bound_by_layer_survives_scenario_text_round_trip():
+    """The resolved scenario of a Result keeps the bound."""
     rule = {"front": 0.1, "back": 0.05, "critical": 0.01}
     scenario = lossy_scenario("dlcp", push_bound=rule, fill="rescaled", pull_fill="zero")
     again = Scenario.model_validate(tomllib.loads(scenario_text(scenario)))
@@ -262,8 +263,8 @@ def test_a_bound_by_layer_is_written_and_read_again():
     assert (again.job[0].fill, again.job[0].pull_fill) == ("rescaled", "zero")
 
 
-def test_parts_of_the_buffer():
-    """One fraction for all queues, or one for each; rounded down to bytes, of whichever buffer there is."""
+def test_buffer_share_limits_in_bytes():
+    """One fraction for all queues, or one per queue. Limits are rounded down to bytes, of either kind of buffer."""
     limits = lambda **switch: star_scenario(switch={"queues": 2, **switch}).switch.limits()
     assert limits() is None
     assert limits(buffer="100KB", buffer_share=0.29) == (29_000, 29_000)
@@ -304,7 +305,7 @@ exchange = { kind = "ring" }
 """
 
 
-def test_overrides(tmp_path: Path):
+def test_overrides_set_scenario_values(tmp_path: Path):
     path = tmp_path / "file.toml"
     path.write_text(FILE)
     changes = ["link.rate=10Gbps", "job.compute_scale=0.5"]
@@ -326,14 +327,14 @@ def test_overrides(tmp_path: Path):
         ("link[0].rate=2", r"there is no \[0\]"),
     ],
 )
-def test_overrides_that_are_none(tmp_path: Path, override: str, words: str):
+def test_invalid_overrides_are_rejected(tmp_path: Path, override: str, words: str):
     path = tmp_path / "file.toml"
     path.write_text(FILE)
     with pytest.raises(ScenarioError, match=words):
         load_scenario(path, set=[override])
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path):
+def test_paths_are_relative_to_the_scenario_file(tmp_path: Path):
     folder = tmp_path / "deep"
     folder.mkdir()
     (folder / "net.graphml").write_text("one")
@@ -355,7 +356,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path):
     assert changed.digest() != same
 
 
-def test_json_schema_knows_every_table():
+def test_json_schema_contains_every_table():
     schema = json_schema()
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["properties"]) == set(Scenario.model_fields)
@@ -365,7 +366,7 @@ def test_json_schema_knows_every_table():
     assert {"TcpNewReno", "Dctcp", "Dlcp", "Ring", "ParameterServer", "Tagging"} <= set(schema["$defs"])
 
 
-def test_remarks_on_what_is_probably_not_meant():
+def test_remarks_warn_about_likely_mistakes():
     assert any("no packet will be marked" in remark for remark in remarks(star_scenario()))
     tables = star_tables(transport="dlcp", switch={"ecn_threshold": "64KiB"})
     tables["job"][0]["tagging"] = {"magnitude": True}

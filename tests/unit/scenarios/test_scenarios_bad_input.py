@@ -174,7 +174,7 @@ SINGLE = [
 @pytest.mark.parametrize(
     ("change", "value", "path", "what", "expected"), SINGLE, ids=[f"{row[2]}={row[1]}"[:60] for row in SINGLE]
 )
-def test_one_mistake(change: str, value: Any, path: str, what: str, expected: str):
+def test_single_error_names_path_cause_and_expectation(change: str, value: Any, path: str, what: str, expected: str):
     found = mistakes(changed(change, value))
     assert len(found) == 1, found
     assert found[0].startswith(f"{path}: ")
@@ -183,13 +183,13 @@ def test_one_mistake(change: str, value: Any, path: str, what: str, expected: st
 
 
 @pytest.mark.parametrize(("missing", "path"), [("name", "name"), ("topology", "topology"), ("job", "job")])
-def test_missing_tables(missing: str, path: str):
+def test_missing_required_table_is_named(missing: str, path: str):
     tables = star_tables()
     del tables[missing]
     assert [text.split(":")[0] for text in mistakes(tables)] == [path]
 
 
-def test_missing_fields_are_named_with_what_they_are():
+def test_missing_field_error_includes_its_description():
     tables = star_tables()
     del tables["job"][0]["trace"]
     del tables["topology"]["kind"]
@@ -199,7 +199,7 @@ def test_missing_fields_are_named_with_what_they_are():
     assert found[1].startswith("job[0].trace: is missing; expected Name of a bundled trace")
 
 
-def test_servers_on_the_workers_hosts():
+def test_colocated_servers_cannot_exceed_workers():
     tables = star_tables(hosts=4)
     tables["job"][0] |= {"workers": 4, "servers": 4, "exchange": {"kind": "parameter_server", "colocated": True}}
     build_scenario(tables)
@@ -209,7 +209,7 @@ def test_servers_on_the_workers_hosts():
     ]
 
 
-def test_jobs_share_the_hosts():
+def test_jobs_needing_more_hosts_than_topology_are_rejected():
     tables = star_tables(hosts=6)
     tables["job"].append({**tables["job"][0], "name": "second"})
     assert mistakes(tables)[0].startswith("job: needs 8 hosts for all jobs together, but the topology has 6")
@@ -217,7 +217,7 @@ def test_jobs_share_the_hosts():
     assert mistakes(tables)[0].startswith('job[1].name: is already in use (got "job")')
 
 
-def test_every_mistake_is_reported_at_once():
+def test_all_errors_are_reported_together():
     tables = changed("link.rate", "3Gb")
     tables["switch"] = {"queue": 3, "buffer": "12B"}
     tables["job"][0] |= {"push_bound": 0.2, "workers": 40, "jitter": -1.0}
@@ -228,7 +228,7 @@ def test_every_mistake_is_reported_at_once():
     ]  # fmt: skip
 
 
-def test_echoes_of_another_mistake_are_left_out():
+def test_consequential_errors_are_suppressed():
     tables = changed("transport", "dlpc")
     tables["job"][0]["push_bound"] = 0.1  # right with the transport that was meant
     assert [text.split(":")[0] for text in mistakes(tables)] == ["transport.kind"]
@@ -238,8 +238,8 @@ def test_echoes_of_another_mistake_are_left_out():
 
 
 @pytest.mark.parametrize("gpus", [0, 65, "four"])
-def test_where_accelerators_are_miscounted_nobody_counts_or_names_hosts(gpus):
-    """Neither what jobs need, nor names of places, of which each would be right with another number of them."""
+def test_invalid_gpu_count_suppresses_host_errors(gpus):
+    """Errors about host counts and host names depend on the number of GPUs, so they are left out."""
     tables = changed("host", {"gpus": gpus})
     tables["job"] = [{**tables["job"][0], "name": name, "workers": 40, "servers": 0} for name in "abc"]
     named = {"workers": [f"h0.gpu{number}" for number in range(40)]}
@@ -254,7 +254,7 @@ def test_where_accelerators_are_miscounted_nobody_counts_or_names_hosts(gpus):
     assert [text.split(":")[0] for text in mistakes(tables)] == ["host.gpus"]
 
 
-def test_message_is_for_people():
+def test_error_message_text_is_readable():
     with pytest.raises(ScenarioError) as caught:
         build_scenario(changed("link.rate", "3Gb"), "my.toml")
     assert str(caught.value) == (
@@ -275,7 +275,7 @@ def test_message_is_for_people():
         (b"", ["name: is missing", "topology: is missing"]),
     ],
 )
-def test_files_that_are_no_scenario(tmp_path: Path, text: bytes, words: list[str]):
+def test_unparsable_scenario_files_are_rejected(tmp_path: Path, text: bytes, words: list[str]):
     path = tmp_path / "bad.toml"
     path.write_bytes(text)
     with pytest.raises(ScenarioError) as caught:
@@ -284,7 +284,7 @@ def test_files_that_are_no_scenario(tmp_path: Path, text: bytes, words: list[str
         assert word in str(caught.value)
 
 
-def test_missing_files(tmp_path: Path):
+def test_missing_scenario_files_are_reported(tmp_path: Path):
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
@@ -305,18 +305,18 @@ def test_missing_files(tmp_path: Path):
         load_scenario(path)
 
 
-def test_exit_codes():
+def test_errors_have_exit_codes():
     assert ScenarioError("x").exit_code == 2
     assert StallError("x").exit_code == 1
 
 
-def test_values_in_messages_stay_short():
+def test_values_in_messages_are_shortened():
     assert shorten(True) == "true"
     assert shorten("a") == '"a"'
     assert len(shorten("x" * 500)) == 80
 
 
-def test_what_is_missing_is_told_of_by_its_first_sentence():
+def test_missing_key_error_quotes_first_sentence_of_description():
     found = mistakes(changed("job.0.exchange", {"kind": "overlapped"}))
     assert found == [
         "job[0].exchange.batch: is missing; expected Samples per worker and step, which set the size of activations and "
@@ -349,8 +349,8 @@ def fabric_400g(switch: dict[str, Any]) -> Scenario:
         ({"buffer": "2MB", "buffer_share": 0.5}, "1MB"),
     ],
 )
-def test_thresholds_are_compared_with_what_limits_their_queue(switch: dict[str, Any], limit: str | None) -> None:
-    """Worked out by hand: what one queue of a port can hold at most, whichever key says so."""
+def test_ecn_threshold_is_checked_against_effective_queue_limit(switch: dict[str, Any], limit: str | None) -> None:
+    """The expected limits are worked out by hand: the most that one queue of a port can hold."""
     tables = {"ecn_threshold": "1600KB", **switch}
     if limit is None:
         assert fabric_400g(tables).switch.thresholds()
@@ -360,8 +360,8 @@ def test_thresholds_are_compared_with_what_limits_their_queue(switch: dict[str, 
     assert len(caught.value.mistakes) == 1
 
 
-def test_mistakes_behind_mistakes_are_reported_at_once() -> None:
-    """Wrong keys, wrong pairs of keys in one table, and what is wrong with the whole come in one report."""
+def test_errors_of_keys_tables_and_scenario_come_in_one_report() -> None:
+    """Wrong keys, wrong pairs of keys and errors of the whole scenario come in one report."""
     tables = {
         "name": "x", "topology": {"kind": "star", "hosts": 4}, "link": {"rate": "fast"},
         "switch": {"queues": 3, "ecn_threshold": "1600KB", "ecn_ceiling": "1KB", "drr_after": 2},
@@ -374,8 +374,8 @@ def test_mistakes_behind_mistakes_are_reported_at_once() -> None:
     }  # fmt: skip
 
 
-def test_what_a_wrong_key_was_needed_for_is_no_second_mistake() -> None:
-    """`drr_after` needs `drr_quantum`, which is there, only without a unit."""
+def test_key_depending_on_invalid_key_is_no_second_error() -> None:
+    """`drr_after` needs `drr_quantum`, which is present but has no unit."""
     tables = {"name": "x", "topology": {"kind": "star", "hosts": 4}, "switch": {"drr_quantum": 5, "drr_after": 2},
               "traffic": [{"name": "t", "kind": "permutation", "size": "1MB"}]}  # fmt: skip
     with pytest.raises(ScenarioError) as caught:

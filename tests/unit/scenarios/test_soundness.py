@@ -37,8 +37,8 @@ def tables(draw: Any) -> list[dict[str, Any]]:
 
 @budget(0.5)
 @given(rows=tables(), group=st.sampled_from((1, 3, 1000)))
-def test_what_broke_its_bound_or_its_budget(rows: list[dict[str, Any]], group: int):
-    """Row by row, in the words of the rule."""
+def test_loss_invariant_equals_row_by_row_reference(rows: list[dict[str, Any]], group: int):
+    """The reference follows the rule row by row."""
     result = Result.build({}, {"messages": {name: [each[name] for each in rows] for name in rows[0]}})
     delivered = [each for each in rows if each["end_ps"] >= 0]
     broken = [each["message"] for each in delivered if each["lost_bytes"] > allowed_loss(each["bytes"], each["bound"])]
@@ -60,8 +60,8 @@ def test_what_broke_its_bound_or_its_budget(rows: list[dict[str, Any]], group: i
     assert [tuple(each) for each in found[len(broken) :]] == expected
 
 
-def test_without_budgets_nobody_adds_up():
-    """A share that is the bound is no budget: what is within its bound alone is so together."""
+def test_shared_budgets_are_checked_only_if_share_differs_from_bound():
+    """A share equal to the bound is no budget: messages within their bounds are then within it together."""
     given = {"share": [0.1] * 2, "bound": [0.1] * 2, "lost_bytes": [150, 0], "received_bytes": [850, 1000]}
     rows = {
         "message": [0, 1], "job": ["j"] * 2, "iteration": [0] * 2, "tensor": [0] * 2, "layer": [0] * 2, "part": [0] * 2,

@@ -15,7 +15,7 @@ def table(**settings):
     return TcpNewReno.model_validate({"kind": "tcp_newreno", **settings})
 
 
-def test_classic_is_carried_out_by_itself_and_any_other_rule_is_not():
+def test_classic_rules_use_base_class_and_modern_rules_do_not():
     assert implementation_of(TcpNewReno, table()) is TcpNewReno
     assert implementation_of(TcpNewReno, table(recovery="prr", delayed_acks="1ms")) is TcpNewReno
     for rule in (
@@ -25,14 +25,14 @@ def test_classic_is_carried_out_by_itself_and_any_other_rule_is_not():
         assert implementation_of(TcpNewReno, table(**rule)) is not TcpNewReno, rule
 
 
-def test_what_is_given_goes_before_the_preset():
+def test_explicit_rules_override_the_preset():
     rules = rules_of(table(preset="linux", frto=False, min_rto="10ms").model_dump())
     assert (rules["frto"], rules["loss_detection"], rules["delayed_acks"]) == (False, "rack", 5 * 10**9)
     assert uses_modern_rules(rules) and delays_acks(table(preset="linux"))
     assert rules_of({"kind": "cubic", "preset": "linux", "min_rto": 10**12})["slow_start"] == "hystart"
 
 
-def test_beside_a_kernel_tcp_has_the_kernels_rules_unless_somebody_says_otherwise():
+def test_kernel_comparison_uses_linux_preset_unless_rules_are_set():
     def preset(*set_: str) -> str:
         return load_scenario("agreement", policy="dctcp", set=set_).with_kernels_tcp().transports[0].preset
 
@@ -53,13 +53,13 @@ def test_beside_a_kernel_tcp_has_the_kernels_rules_unless_somebody_says_otherwis
         (['transport.preset="linux"', "transport.small_queues=false"], False), (['transport.preset="classic"'], False),
     ],
 )  # fmt: skip
-def test_beside_a_kernel_packets_wait_at_the_host_as_they_do_there_unless_somebody_says_otherwise(given, waits):
+def test_kernel_comparison_uses_small_queues_unless_overridden(given, waits):
     found = load_scenario("agreement", policy="dctcp", set=given).with_kernels_tcp().transports[0]
     assert rules_of(found.model_dump())["small_queues"] is waits
 
 
-def test_time_outs_are_as_long_as_the_kernels_unless_somebody_says_otherwise():
-    """120 s, as TCP_RTO_MAX; the classic rules have a second."""
+def test_kernel_comparison_uses_kernel_max_rto_unless_set():
+    """Linux has 120 s (TCP_RTO_MAX); the classic rules have 1 s."""
     second = 10**12
     assert (table().max_rto, table(preset="linux").max_rto) == (second, 120 * second)
     assert table(preset="linux", max_rto="3s").max_rto == 3 * second
@@ -69,14 +69,14 @@ def test_time_outs_are_as_long_as_the_kernels_unless_somebody_says_otherwise():
     assert given.with_kernels_tcp().transports[0].max_rto == 2 * second
 
 
-def test_time_outs_below_two_ticks_are_refused_and_stay_exact_beside_a_kernel():
+def test_min_rto_below_two_ticks_needs_exact_timers():
     with pytest.raises(ScenarioError, match="two ticks"):
         load_scenario("agreement", policy="dctcp", set=["transport.preset=linux", "transport.min_rto=1ms"])
     found = load_scenario("agreement", policy="dctcp", set=["transport.min_rto=1ms"]).with_kernels_tcp().transports[0]
     assert (found.preset, found.timers) == ("linux", "exact")
 
 
-def test_what_is_derived_from_one_has_rules_of_its_own():
+def test_user_subclass_cannot_use_tcp_presets():
     class Mine(TcpNewReno):
         """A user's."""
 

@@ -17,7 +17,7 @@ LIBRARY = sorted((ROOT / "scenarios" / "library").rglob("*.toml"))
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=[each.stem for each in LIBRARY])
-def test_the_library_is_read_as_ever(path: Path):
+def test_read_toml_equals_tomllib_on_library(path: Path):
     text = path.read_text(encoding="utf-8")
     assert read_toml(text) == tomllib.loads(text)
 
@@ -34,7 +34,7 @@ DOTS = ".a" * 1000
         "x = " + "[" * 90 + "]" * 90, 'x = """' + "[{" * MOST_BRACKETS + '"""',
     ],
 )  # fmt: skip
-def test_texts_and_comments_count_for_nothing(text: str):
+def test_strings_and_comments_do_not_count_towards_limits(text: str):
     assert read_toml(text) == tomllib.loads(text)
 
 
@@ -49,7 +49,7 @@ def test_texts_and_comments_count_for_nothing(text: str):
         ("x = " + "[" * 5000, "too deeply nested brackets"),
     ],
 )
-def test_what_would_take_minutes_is_refused_at_once(tmp_path: Path, text: str, words: str):
+def test_oversized_toml_is_rejected_quickly(tmp_path: Path, text: str, words: str):
     (tmp_path / "long.toml").write_text(text)
     began = time.process_time()
     with pytest.raises(ScenarioError) as raised:
@@ -58,14 +58,14 @@ def test_what_would_take_minutes_is_refused_at_once(tmp_path: Path, text: str, w
     assert str(raised.value) == f"{tmp_path}/long.toml: is not TOML: {words}; expected key = value lines and [tables]"
 
 
-def test_many_mistakes_are_counted():
+def test_long_error_lists_are_truncated_with_a_count():
     with pytest.raises(ScenarioError) as raised:
         build_scenario({"name": "x", "topology": {"kind": "star", "hosts": 3}} | {f"a{n}": 1 for n in range(3000)})
     lines = str(raised.value).splitlines()
     assert len(lines) == 202 and lines[-1].endswith("the first of 2,800 more errors")
 
 
-def test_what_users_have_written_is_cut_to_a_readable_length(tmp_path: Path):
+def test_user_text_in_errors_is_truncated(tmp_path: Path):
     assert truncate_middle("abcdefghij", 10) == "abcdefghij" and truncate_middle("abcdefghijk", 9) == "abc...ijk"
     long = "x" * 100_000
     (tmp_path / "bad.edges").write_text(f"h0 s0\nh1 s0 {{{long}\n")

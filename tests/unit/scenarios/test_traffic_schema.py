@@ -82,7 +82,7 @@ def case(*traffic: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_mistakes(table, fields, path, what):
+def test_traffic_errors_name_path_and_cause(table, fields, path, what):
     if path.endswith("payload"):
         fields = {**fields, "transport": {"kind": "dctcp", "payload": "4000B"}}
     with pytest.raises(ScenarioError) as caught:
@@ -91,14 +91,14 @@ def test_mistakes(table, fields, path, what):
     assert (found.path, found.what[: len(what)]) == (path, what)
 
 
-def test_names_are_taken_once():
+def test_duplicate_traffic_names_are_rejected():
     tables = star_tables(traffic=[{**POISSON, "name": "job"}, INCAST, {**INCAST}])
     with pytest.raises(ScenarioError) as caught:
         build_scenario(tables)
     assert [mistake.path for mistake in caught.value.mistakes] == ["traffic[0].name", "traffic[2].name"]
 
 
-def test_a_job_with_a_transport_of_its_own():
+def test_job_can_override_the_transport():
     tables = star_tables(traffic=[POISSON])
     tables["job"][0] |= {"transport": "dlcp", "push_bound": 0.1}
     scenario = build_scenario(tables)
@@ -109,25 +109,25 @@ def test_a_job_with_a_transport_of_its_own():
         build_scenario(tables)
 
 
-def test_a_transport_that_nothing_uses_is_left_out():
+def test_unused_transports_are_omitted():
     assert [type(t) for t in build_scenario(case({**POISSON, "transport": "dlcp"})).transports] == [Dlcp]
     same = build_scenario(case({**POISSON, "transport": "dctcp"}, INCAST))
     assert len(same.transports) == 1
 
 
-def test_ranges_of_hosts():
+def test_host_ranges_are_expanded():
     scenario = build_scenario(case({**POISSON, "hosts": ["h3", "h0..h1"]}))
     assert scenario.traffic[0].hosts == ("h3", "h0", "h1")
     assert build_scenario(scenario.as_written()) == scenario
 
 
-def test_one_host_may_be_a_side():
+def test_storage_traffic_accepts_a_single_host():
     scenario = build_scenario(case({**STORAGE, "hosts": ["h1"]}))
     assert (scenario.traffic[0].hosts, scenario.traffic[0].storage) == (("h1",), ("h3",))
     assert build_scenario(scenario.as_written()) == scenario
 
 
-def test_a_policy_changes_all_traffic():
+def test_policy_applies_to_all_traffic_tables():
     scenario = build_scenario(
         case(POISSON, INCAST, policy=[{"name": "low", "set": {"traffic": {"transport": "dlcp", "priority": 2}}}])
     )
@@ -135,7 +135,7 @@ def test_a_policy_changes_all_traffic():
     assert {(type(table.transport), table.priority) for table in variant.traffic} == {(Dlcp, 2)}
 
 
-def test_endless_traffic_beside_a_job():
+def test_endless_traffic_is_allowed_with_a_job():
     endless = {key: value for key, value in POISSON.items() if key != "flows"}
     assert build_scenario(star_tables(traffic=[endless])).traffic[0].endless
     assert not build_scenario(star_tables(traffic=[POISSON])).traffic[0].endless

@@ -28,7 +28,7 @@ from gradwire.scenarios import units, wire
         (units.parse_rate, "10kbps", 10_000),
     ],
 )
-def test_parse(parse, text, inner):
+def test_quantities_with_units_are_parsed(parse, text, inner):
     assert parse(text) == inner
 
 
@@ -53,7 +53,7 @@ def test_parse(parse, text, inner):
         (units.parse_fraction, True, "is not a number", "between 0 and 1"),
     ],
 )
-def test_refuse(parse, value, what, expected):
+def test_invalid_quantities_are_rejected(parse, value, what, expected):
     with pytest.raises(units.UnitError) as caught:
         parse(value)
     assert what in caught.value.what
@@ -73,18 +73,18 @@ def test_refuse(parse, value, what, expected):
         (units.format_rate, 400_000_000_000, "400Gbps"),
     ],
 )
-def test_format(format_, inner, text):
+def test_quantities_are_formatted_with_units(format_, inner, text):
     assert format_(inner) == text
 
 
 @given(st.integers(0, units.MAX_INNER))
-def test_what_is_written_is_read_back_exactly(inner):
+def test_formatted_quantities_parse_back_exactly(inner):
     assert units.parse_time(units.format_time(inner)) == inner
     assert units.parse_size(units.format_size(inner)) == inner
     assert units.parse_rate(units.format_rate(inner)) == inner
 
 
-def test_wire_sizes():
+def test_header_and_frame_sizes():
     # Worked by hand: 14 Ethernet + 20 IPv4, then 20 + 12 TCP or 8 UDP + 16 gradwire.
     assert wire.TCP_OVERHEAD == 66
     assert wire.UDP_OVERHEAD == 58
@@ -99,7 +99,7 @@ def test_serialisation_time_is_exact_or_rounded_up():
     assert wire.serialisation_ps(1, 3_000_000_000_000) == 3  # 8/3 ps
 
 
-def test_a_rate_at_which_nothing_moves_is_refused():
+def test_rate_below_1kbps_is_rejected():
     adapter = TypeAdapter(units.Rate)
     assert adapter.validate_python("1kbps") == 1000
     with pytest.raises(ValidationError, match="is below 1kbps"):

@@ -47,7 +47,7 @@ def port(result: Any, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_pushes_and_pulls_take_the_time_of_one_message():
+def test_aggregated_push_and_pull_take_the_time_of_one_message():
     result = run(case())
     assert taken(result, "push") == {A + PACKETS * FRAME * BYTE}
     assert taken(result, "pull") == {A + PACKETS * FRAME * BYTE}
@@ -55,8 +55,8 @@ def test_pushes_and_pulls_take_the_time_of_one_message():
     assert max(taken(alone, "push")) == A + WORKERS * PACKETS * FRAME * BYTE
 
 
-def test_links_of_the_server_carry_one_of_every_packet():
-    """Of gradients and of results, and one acknowledgement for all of each."""
+def test_server_links_carry_one_aggregated_packet_per_sequence_number():
+    """The server's links carry one packet of gradients, one of results and one acknowledgement of each."""
     result = run(case())
     for name in ("s0->h5", "h5->s0"):
         assert port(result, name)["packets"] == 2 * PACKETS
@@ -66,7 +66,7 @@ def test_links_of_the_server_carry_one_of_every_packet():
         assert port(result, f"s0->h{worker}")["packets"] == 2 * PACKETS
 
 
-def test_switches_count_what_they_add_up():
+def test_switch_counts_summed_and_copied_packets():
     sums = run(case()).summary["totals"]["sums"]["s0"]
     assert sums.pop("slots_peak") <= PACKETS
     assert sums == {
@@ -74,8 +74,9 @@ def test_switches_count_what_they_add_up():
     }  # fmt: skip
 
 
-def test_with_few_slots_some_packets_are_added_up_by_the_server():
-    """One worker is late, so that packets have to wait for its own; what finds no slot goes on, while all wait."""
+def test_server_sums_packets_that_find_no_slot():
+    """One worker is late, so slots stay occupied while packets wait for its packets. Packets without a slot are
+    forwarded."""
     late = {"link_override": [{"between": ["h2", "s0"], "latency": "50us"}]}
     result = run(case(20, **late))
     sums = result.summary["totals"]["sums"]["s0"]
@@ -86,8 +87,9 @@ def test_with_few_slots_some_packets_are_added_up_by_the_server():
     assert taken(result, "push") == taken(run(case(1000, **late)), "push")
 
 
-def test_records_of_messages_are_free_again():
-    """Switches end packets and make others, and still it is known when none of a message is left; with losses, too."""
+def test_aggregation_releases_all_flow_records():
+    """Switches consume packets and create others. The engine still knows when no packet of a message is left, even
+    with losses."""
     recorder = PacketRecorder(log=False)
     asked = case(20, link={"rate": "100Gbps", "latency": "1us", "loss": 0.01}, transport={**DCTCP, "min_rto": "50us"})
     simulate(asked, make_trace([[PACKETS * PAYLOAD // 4]], forward=US, backward=US), fabric=recorder)
@@ -97,7 +99,7 @@ def test_records_of_messages_are_free_again():
     assert fabric.flows.records.open == 0
 
 
-def test_without_slots_nothing_changes():
+def test_aggregation_without_slots_changes_nothing():
     with_key, without = run(case(0)), run(case(0, {"aggregation": False}))
     for name in ("messages", "ports", "iterations"):
         assert getattr(with_key, name).equals(getattr(without, name))
@@ -105,7 +107,7 @@ def test_without_slots_nothing_changes():
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_an_all_reduce_sends_gradients_once_and_results_once(workers):
+def test_in_network_all_reduce_sends_gradients_and_results_once(workers):
     """Every worker is the server of an equal share."""
     job = {"workers": workers, "exchange": {"kind": "in_network", "partition": f"{10 * PAYLOAD}B"}}
     asked = scenario(job, switch={"queues": 1, "buffer": "100MB", "aggregation_slots": 1000}, transport=DCTCP)
@@ -120,9 +122,10 @@ def test_an_all_reduce_sends_gradients_once_and_results_once(workers):
 
 
 @pytest.mark.parametrize("workers", [4, 8])
-def test_an_all_reduce_takes_half_of_a_ring_where_gradients_come_one_after_the_other(workers):
-    """As fast as they can be sent: results go out while the next gradients come. Of what is ready at one time a card
-    serves all messages in turn, none is whole before nearly all are, and results go behind them, as with a ring."""
+def test_in_network_all_reduce_takes_half_of_ring_time_if_pipelined(workers):
+    """If gradients become ready one by one, results return while the next gradients are sent. If all are ready at
+    once, a NIC serves all messages in turn: nearly all are complete only at the end, and results follow as with a
+    ring."""
     layers, packets = 40, 64 * workers
     job = {"workers": workers, "exchange": {"kind": "in_network", "partition": f"{packets * PAYLOAD // workers}B"}}
     asked = scenario(job, switch={"queues": 1, "buffer": "100MB", "aggregation_slots": 10_000}, transport=DCTCP)
@@ -136,8 +139,8 @@ def test_an_all_reduce_takes_half_of_a_ring_where_gradients_come_one_after_the_o
     assert 1 < one_by_one < 1.2  # acknowledgements are 6 % of all bytes
 
 
-def test_a_sum_that_has_a_part_twice_is_found_out():
-    """The oracle moves the parts of sums along; here they are of nobody's making."""
+def test_oracle_rejects_sum_with_duplicate_part():
+    """The oracle tracks the parts of each sum; this test forges a packet with a duplicate part."""
     fan = AggregationGroup([0, 0, 0], 0, False, 2)
     packet = Packet(0, DATA, 0, 100, 0, True, 0)
     assert fan.arrive(0, packet) is None
@@ -163,7 +166,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "job", "words"), REFUSED)
-def test_what_cannot_be_added_up_is_refused(fields, job, words):
+def test_unsupported_aggregation_settings_are_rejected(fields, job, words):
     tables = {"switch": SLOTS, "transport": "dctcp", **fields}
     try:
         asked = scenario({**ps_job(3, exchange={"aggregation": True}), **job}, **tables)
@@ -173,7 +176,7 @@ def test_what_cannot_be_added_up_is_refused(fields, job, words):
     assert any(words in each for each in said), said
 
 
-def test_the_testbed_refuses():
+def test_testbed_rejects_switch_aggregation():
     with pytest.raises(GradwireError, match="do not aggregate packets"):
         check_scenario(case())
 
@@ -184,7 +187,7 @@ def test_the_testbed_refuses():
     (64, {"exchange": {"kind": "parameter_server"}}, "switch.aggregation_slots has no effect: no job's exchange uses switches that sum"),
     (64, {}, ""), (0, {"exchange": {"kind": "parameter_server"}}, ""),
 ])  # fmt: skip
-def test_slots_that_nobody_uses_and_sums_without_slots_are_remarked_upon(slots, job, words):
+def test_remark_on_unused_slots_and_aggregation_without_slots(slots, job, words):
     asked = scenario(
         {**ps_job(3, exchange={"aggregation": True}), **job}, switch={"aggregation_slots": slots, "ecn_threshold": "96KiB"},
         transport="dctcp",

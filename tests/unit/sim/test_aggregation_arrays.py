@@ -154,8 +154,8 @@ KINDS_OF = [("in_network", 3), ("parameter_server", 3), ("in_network", 2), ("par
 @pytest.mark.parametrize("loss", [0.0, 0.01, 0.1])
 @pytest.mark.parametrize("slots", [2, 500])
 @pytest.mark.parametrize(("kind", "hosts"), KINDS_OF)
-def test_every_worker_has_the_sum(kind, hosts, slots, loss):
-    """And the oracle has sent what the engine has."""
+def test_aggregated_arrays_equal_exact_sum_at_every_worker(kind, hosts, slots, loss):
+    """The oracle carries real arrays and sends the same packets as the engine."""
     arrays = Arrays(case(kind, slots, hosts=hosts, loss=loss)).run()
     results = arrays.results()
     assert {worker for worker, _ in results} == set(arrays.workers)
@@ -165,7 +165,7 @@ def test_every_worker_has_the_sum(kind, hosts, slots, loss):
 
 @pytest.mark.parametrize("levels", [1, 2])
 @pytest.mark.parametrize(("kind", "hosts"), KINDS_OF)
-def test_values_that_are_lost_are_missing_where_the_program_says(kind, hosts, levels):
+def test_lost_values_are_missing_as_the_program_predicts(kind, hosts, levels):
     arrays = Arrays(case(kind, 20, levels=levels, hosts=hosts, loss=0.01), lose=0.2).run()
     results = arrays.results()
     assert same(results, arrays.predicted())
@@ -180,9 +180,9 @@ WHERE = {
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("kind", ["in_network", "parameter_server"])
-def test_every_packet_is_lost_once_somewhere(kind, where):
-    """Data or answers, of pushes or of results, on one kind of link: of every packet number of every message the first
-    of it that comes by is lost."""
+def test_aggregated_sum_is_exact_if_every_packet_is_lost_once(kind, where):
+    """Each case drops data or results on one kind of link. The first copy of every packet number of every message is
+    lost."""
     arrays = Arrays(case(kind, 20), wait=10**13)
     pushes, near, far = WHERE[where]
     network, lost = arrays.recorder.network, set()

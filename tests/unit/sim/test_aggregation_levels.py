@@ -66,8 +66,8 @@ def both_ways(links: Links, one: str, other: str) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("racks", [1, 2, 3])
-def test_pushes_and_pulls_take_the_time_of_one_message(racks):
-    """However many workers there are: uplinks carry one sum of each rack."""
+def test_two_level_aggregation_takes_the_time_of_one_message(racks):
+    """The time does not depend on the number of workers: uplinks carry one sum per rack."""
     result = run(case(racks))
     assert times(result, "push") == {latency(racks) + PACKETS * FRAME * BYTE}
     assert times(result, "pull") == {latency(rack + 1) + PACKETS * FRAME * BYTE for rack in range(racks)}
@@ -76,8 +76,9 @@ def test_pushes_and_pulls_take_the_time_of_one_message(racks):
 
 
 @pytest.mark.parametrize("racks", [1, 2, 3])
-def test_uplinks_carry_one_sum_of_each_rack(racks):
-    """And one acknowledgement of its results; down comes one of each result, and one acknowledgement for all."""
+def test_uplinks_carry_one_sum_per_rack(racks):
+    """Each rack's uplink carries one sum and one acknowledgement of its results. Its downlink carries one copy of
+    each result and one acknowledgement."""
     links = carried(case(racks))
     once, server = (2 * PACKETS, PACKETS * (FRAME + ACK_BYTES)), racks * RACK
     for leaf in range(racks):
@@ -88,13 +89,13 @@ def test_uplinks_carry_one_sum_of_each_rack(racks):
         assert both_ways(links, f"h{worker}", f"leaf{worker // RACK}") == {once}
 
 
-def test_with_one_level_uplinks_carry_what_every_worker_sends():
+def test_single_level_aggregation_sends_all_workers_packets_on_uplinks():
     links = carried(case(2, levels=1))
     for leaf in range(2):
         assert both_ways(links, f"leaf{leaf}", "spine0") == {(RACK * 2 * PACKETS, RACK * PACKETS * (FRAME + ACK_BYTES))}
 
 
-def test_each_level_counts_what_it_adds_up():
+def test_each_aggregation_level_counts_its_sums():
     sums = run(case(2)).summary["totals"]["sums"]
     assert {name: {**counts, "slots_peak": 0} for name, counts in sums.items()} == {
         **{
@@ -110,14 +111,14 @@ def test_each_level_counts_what_it_adds_up():
     }  # fmt: skip
 
 
-def test_where_all_workers_are_in_one_rack_all_meet_there():
+def test_workers_in_one_rack_are_summed_at_their_leaf():
     sums = run(case(1)).summary["totals"]["sums"]
     assert list(sums) == ["leaf0"]
     assert sums["leaf0"]["summed_packets"] == (RACK - 1) * PACKETS
 
 
-def test_what_finds_no_slot_in_its_rack_may_be_added_up_at_the_server_s():
-    """One worker of the first rack is late, so that all but a few slots' worth of it go on by themselves."""
+def test_server_leaf_sums_packets_without_slot_in_their_rack():
+    """One worker of the first rack is late, so its leaf forwards all packets beyond its slots unsummed."""
     late = {"link_override": [{"between": ["h2", "leaf0"], "latency": "90us"}]}
     result = run(case(2, slots=10, **late))
     sums = result.summary["totals"]["sums"]
@@ -130,8 +131,8 @@ def test_what_finds_no_slot_in_its_rack_may_be_added_up_at_the_server_s():
 
 @pytest.mark.parametrize("kind", ["in_network", "parameter_server"])
 @pytest.mark.parametrize("slots", [3, 1000])
-def test_the_engine_does_what_the_oracle_does_with_losses_and_two_jobs(kind, slots):
-    """Which share the switches' slots; and all records are free again."""
+def test_engine_matches_oracle_for_two_aggregating_jobs_with_losses(kind, slots):
+    """Two jobs share the switches' slots; all records are free at the end."""
     exchange = {"kind": kind, "partition": f"{8 * PAYLOAD}B", **({"aggregation": True} if kind != "in_network" else {})}
     servers = int(kind != "in_network")
     jobs = [
@@ -158,7 +159,7 @@ def test_the_engine_does_what_the_oracle_does_with_losses_and_two_jobs(kind, slo
     assert fabric.flows.records.open == 0
 
 
-def test_threads_do_not_matter():
+def test_aggregation_does_not_depend_on_threads():
     fields = {"link": {"rate": "100Gbps", "latency": "1us", "loss": 0.003}, "load_balancing": "spray_random"}
     asked = case(3, slots=7, **fields)
     one, *others = (run(asked, threads=threads) for threads in (1, 2, 3))
@@ -168,8 +169,8 @@ def test_threads_do_not_matter():
         assert one.summary["totals"] == other.summary["totals"]
 
 
-def test_a_cut_uplink_and_a_worker_that_stands_still():
-    """A rack's uplinks are cut for a while, and then a worker stops: all is sent again, and added up without mistake."""
+def test_aggregation_matches_oracle_under_link_and_host_faults():
+    """A rack's uplinks are cut for a while, then a worker pauses. All packets are retransmitted and summed correctly."""
     faults = [
         {"kind": "link_down", "between": ["leaf0", "spine0"], "at": "10us", "until": "700us", "noticed_after": "100us"},
         {"kind": "host_paused", "host": "h1", "at": "12us", "until": "900us"},

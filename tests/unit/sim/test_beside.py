@@ -30,8 +30,8 @@ def scenario(*traffic: dict[str, Any], **fields: Any):
 
 @pytest.mark.parametrize("traffic", [(), (POISSON,), ({"name": "many", "kind": "incast", "fan_in": 4, "size": "1MB", "period": "1ms"},)],
                          ids=["none", "poisson", "incast"])  # fmt: skip
-def test_the_first_step_is_a_runs_first_iteration(traffic: tuple[dict[str, Any], ...]) -> None:
-    """To the picosecond, with the same flows beside it; and longer than without any."""
+def test_first_session_step_equals_first_iteration_of_run(traffic: tuple[dict[str, Any], ...]) -> None:
+    """Times agree to the picosecond with the same background flows; traffic makes the step longer."""
     one = scenario(*traffic)
     ends = simulate(one, TRACE).iterations["end_ps"].to_pylist()
     session = Session(one)
@@ -45,9 +45,9 @@ def test_the_first_step_is_a_runs_first_iteration(traffic: tuple[dict[str, Any],
 
 
 @pytest.mark.parametrize("traffic", [[], [{**POISSON, "sizes": "20kB"}]], ids=["alone", "beside"])
-def test_steps_are_a_runs_iterations(traffic: list[dict[str, Any]]) -> None:
-    """Of one worker, whose iterations follow each other at once: all of them, to the picosecond, and their sum is the
-    network's time."""
+def test_session_steps_equal_iterations_of_run(traffic: list[dict[str, Any]]) -> None:
+    """The job has one worker, whose iterations follow without a gap. All step times agree to the picosecond, and
+    their sum is the network's time."""
 
     def one(iterations: int):
         return case(ps_job(1, push_bound=0.0, iterations=iterations), hosts=5, traffic=traffic, **SLOW)
@@ -61,7 +61,7 @@ def test_steps_are_a_runs_iterations(traffic: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 12])
-def test_steps_that_send_at_once_are_a_runs_iterations(workers: int) -> None:
+def test_session_steps_without_compute_equal_iterations_of_run(workers: int) -> None:
     """A step begins up to one host latency before the network's time; its messages enter within the first window.
 
     Had they entered late, packets would arrive before the window that they are sorted in: with a dozen workers, the
@@ -79,9 +79,9 @@ def test_steps_that_send_at_once_are_a_runs_iterations(workers: int) -> None:
     assert times == [first] * 8
 
 
-def test_traffic_goes_on_from_step_to_step_and_across_rests(tmp_path: Path) -> None:
-    """Flows at times of their own, one of which meets the fourth step: only that one takes longer, and does so, too, where the
-    network was built anew in between; in a session that goes on from there, too."""
+def test_background_traffic_continues_across_steps_and_network_rebuilds(tmp_path: Path) -> None:
+    """One burst meets the fourth step, and only that step takes longer. The same holds if the network is rebuilt in
+    between, or if another session resumes."""
     alone = Session(scenario())
     plain = [alone.step(TRACE).time_ps for _ in range(6)]
     alone.close()
@@ -110,7 +110,7 @@ def test_traffic_goes_on_from_step_to_step_and_across_rests(tmp_path: Path) -> N
         assert steps(rests, True) == there
 
 
-def test_a_network_that_is_full_of_traffic_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_rebuilds_network_at_message_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_network, "MAX_MESSAGES", 150)
     session = Session(scenario({**POISSON, "sizes": "100kB"}))
     times = [session.step(TRACE).time_ps for _ in range(8)]
@@ -118,8 +118,8 @@ def test_a_network_that_is_full_of_traffic_is_built_anew(monkeypatch: pytest.Mon
     session.close()
 
 
-def test_what_traffic_loses_is_not_the_jobs() -> None:
-    """Traffic that may lose, in a buffer that has no room: messages of the job arrive whole."""
+def test_losses_of_background_traffic_do_not_affect_job_messages() -> None:
+    """The traffic may lose data in a full buffer; messages of the job arrive complete."""
     lossy = {"name": "lossy", "kind": "incast", "fan_in": 4, "size": "500kB", "period": "500us", "bound": 0.5, "droppable": True,
              "transport": {"kind": "dlcp"}}  # fmt: skip
     session = Session(
@@ -144,8 +144,9 @@ def flows(draw: st.DrawFn) -> Flows:
 
 
 @given(flows(), st.integers(0, 60))
-def test_from_then_on(part: Flows, since: int) -> None:
-    """Those that begin then or later and what waits for none but these, at their times; edges are between the same flows."""
+def test_flows_since_keeps_later_flows_and_their_dependants(part: Flows, since: int) -> None:
+    """Flows that start later are kept with their times, and so are flows that wait only for these. Edges join the
+    same flows."""
     before = {b: [a for a, c in part.edges.tolist() if c == b] for b in range(len(part))}
     kept: list[int] = []
     for flow in range(len(part)):
@@ -162,7 +163,7 @@ def test_from_then_on(part: Flows, since: int) -> None:
     assert {(kept[a], kept[b]) for a, b in mine.edges.tolist()} == {(a, b) for b in kept for a in before[b]}
 
 
-def test_what_cannot_go_on_is_said() -> None:
+def test_step_sessions_reject_scenarios_with_absolute_times() -> None:
     with pytest.raises(
         ScenarioError, match=r"traffic: happens at times of a whole run.*expected a job only, on real sockets"
     ):

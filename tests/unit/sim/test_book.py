@@ -51,8 +51,8 @@ DOES = st.one_of(
 
 
 @given(st.lists(DOES, max_size=12))
-def test_it_keeps_what_a_dictionary_would(steps: list[tuple[str, int]]):
-    """Every stretch's first, middle and last message stand for it."""
+def test_message_log_behaves_like_a_dictionary(steps: list[tuple[str, int]]):
+    """The first, middle and last message of every range are compared."""
     book, kept = new(), {}  # first of a stretch -> (how many, what was written)
     for turn, (what, value) in enumerate(steps):
         if what == "enter":
@@ -75,7 +75,7 @@ def test_it_keeps_what_a_dictionary_would(steps: list[tuple[str, int]]):
                 assert of(book, first + place) == [said, -1 if place % 2 else end]
 
 
-def test_what_is_forgotten_takes_no_memory():
+def test_message_log_releases_memory_of_forgotten_messages():
     book, many = new(), 10 * PAGE
     for turn in range(20):
         first = book.enter(many)
@@ -87,7 +87,7 @@ def test_what_is_forgotten_takes_no_memory():
     assert of(book, book.count - 1) == [19, -1]
 
 
-def test_there_are_only_so_many_messages():
+def test_message_log_rejects_too_many_messages():
     book = new()
     book.jump(at.MASK_KEY_NUMBER - 5, 0)
     with pytest.raises(GradwireError, match="more than"):

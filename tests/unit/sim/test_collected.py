@@ -55,7 +55,7 @@ def fabrics(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("which", SHORT)
-def test_a_result_is_the_same_whether_the_engine_keeps_what_is_over_or_not(
+def test_streamed_result_equals_result_kept_in_engine(
     which: str, eager: None, fabrics: list[Any], tmp_path: Path
 ) -> None:
     scenario = SHORT[which]()
@@ -73,7 +73,7 @@ def test_a_result_is_the_same_whether_the_engine_keeps_what_is_over_or_not(
         assert path.name == "timing.json" or path.read_bytes() == (folders[1] / path.name).read_bytes(), path.name
 
 
-def test_rows_are_in_their_order(eager: None) -> None:
+def test_streamed_rows_are_in_order(eager: None) -> None:
     result = simulate(SHORT["job"]())
     numbers = result.messages["message"].to_numpy()
     assert numbers.tolist() == list(range(len(numbers)))
@@ -95,10 +95,10 @@ def live(fabric: Any) -> dict[str, int]:
     }
 
 
-def test_an_engine_has_no_more_after_many_iterations_than_after_few(
+def test_engine_memory_does_not_grow_with_iterations(
     eager: None, fabrics: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a job: behind its end little is left of it in any case."""
+    """Both runs are cut in the middle of a job, as little is left at its end in any case."""
     monkeypatch.setattr(engine, "CALL_SECONDS", 1e9)  # else how often records are freed goes by the machine's speed
 
     def run(duration: str, iterations: int = 99) -> tuple[dict[str, int], Result]:
@@ -112,7 +112,7 @@ def test_an_engine_has_no_more_after_many_iterations_than_after_few(
     assert all(many[name] <= 1.2 * few[name] + 20 for name in few), (few, many)
 
 
-def test_who_makes_the_engine_may_ask_it_for_everything(eager: None) -> None:
+def test_custom_fabric_keeps_all_rows(eager: None) -> None:
     made = []
 
     def make(*given: Any) -> Any:
@@ -126,8 +126,8 @@ def test_who_makes_the_engine_may_ask_it_for_everything(eager: None) -> None:
 
 
 @pytest.mark.parametrize("which", ["both", "cut"])
-def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: list[Any]) -> None:
-    """Where a run has been ended, an engine that forgets says of how much has arrived what one says that does not."""
+def test_progress_counts_released_messages(which: str, eager: None, fabrics: list[Any]) -> None:
+    """If a run is cut, an engine that releases messages reports the same progress as one that keeps them."""
     told: list[ProgressReport] = []
     plain: list[ProgressReport] = []
     keeps: list[Any] = []
@@ -147,11 +147,9 @@ def test_how_far_a_run_is_counts_what_is_gone(which: str, eager: None, fabrics: 
 
 
 @pytest.mark.slow
-def test_who_waits_in_vain_is_named_by_the_same_iteration_and_what_was_seen_is_kept(
-    eager: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host whose cable is cut in the third iteration, when the first has been handed over. A second of asking in vain
-    is enough here, ten times what follows one another elsewhere in the run."""
+def test_stall_report_is_equal_with_streamed_and_kept_messages(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host's cable is cut in the third iteration, after the first has been released. The stall timeout is reduced
+    to one second, ten times the longest gap of the run."""
     monkeypatch.setattr(stall_timeout, "MIN_STALL_TIMEOUT", Ps(10**12))
     tables = tomllib.loads((files("gradwire.scenarios") / "library" / "incast.toml").read_text(encoding="utf-8"))
     tables["job"][0]["iterations"] = 6

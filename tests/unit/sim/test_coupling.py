@@ -49,8 +49,8 @@ def message(arrived):
 
 
 @pytest.mark.parametrize("stop", [1, 2, 5])
-def test_deliveries_come_by_number_and_before_everything_else_of_their_time(stop):
-    """Messages 0, 1, 2 arrive at 99, 100 and 100; two processes wake at 100, one of them asked for it late."""
+def test_deliveries_at_one_time_precede_processes_in_message_order(stop):
+    """Messages 0, 1, 2 arrive at 99, 100 and 100. Two processes wake at 100; one scheduled its timeout late."""
     fabric = Scripted([99, 100, 100], stop)
     coupling = Coupling(fabric, 5, ["a", "b"])
     log = []
@@ -75,8 +75,9 @@ def test_deliveries_come_by_number_and_before_everything_else_of_their_time(stop
 
 
 @pytest.mark.parametrize("stop", [1, 3, 7])
-def test_an_answer_enters_the_network_one_latency_after_what_it_answers(stop):
-    """A chain of answers beside a process that sends all the time: nothing may come early, late or in the past."""
+def test_reply_enters_network_one_latency_after_delivery(stop):
+    """A chain of replies runs beside a process that sends all the time. No message may come early, late or in the
+    past."""
     latency, hops = 7, 40
     times = [0] * 400
     fabric = Scripted(times, stop)
@@ -104,7 +105,7 @@ def test_an_answer_enters_the_network_one_latency_after_what_it_answers(stop):
     assert seen == [10 * n for n in range(1, hops + 1)]
 
 
-def test_a_time_limit_is_exclusive():
+def test_coupling_time_limit_is_exclusive():
     fabric = Scripted([50], 1)
     coupling = Coupling(fabric, 5, ["a", "b"])
     log = []
@@ -115,12 +116,12 @@ def test_a_time_limit_is_exclusive():
     assert coupling.undelivered == 0 and log == [50]
 
 
-def test_the_latency_must_be_positive():
+def test_coupling_rejects_zero_latency():
     with pytest.raises(ValueError, match="lookahead"):
         Coupling(Scripted([], 1), 0, [])
 
 
-def test_a_deadlock_of_the_network_ends_the_run_and_is_named():
+def test_network_deadlock_ends_run_with_its_ports_named():
     fabric = Scripted([10**9], 1)
     fabric.deadlock = "flow-control deadlock: a->b waits for b->a waits for a->b"
     coupling = Coupling(fabric, 5, ["a", "b"])

@@ -15,7 +15,7 @@ from gradwire.topology.routing import build_routing
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_packet_without_a_route_ends_the_run_with_an_error(damaged):
+def test_packet_without_route_ends_run_with_internal_error(damaged):
     tables = star_tables(transport="dctcp")
     tables["topology"] = {"kind": "fat_tree", "k": 4}
     scenario = build_scenario(tables)

@@ -76,8 +76,8 @@ def case(balancing, *models):
     return Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables, letters, switch, balancing)
 
 
-def test_it_compiles_as_one_program(own_engine):
-    """Falling back to Numba's own way would cost four times as long, and nobody would notice."""
+def test_engine_compiles_as_one_program(own_engine):
+    """A fallback to Numba's function-by-function compilation would take four times as long without notice."""
     assert whole_program.is_supported(), "this Numba is not known to work: see whole.KNOWN"
     kept = {
         each.about["transports"][0] if each.about["transports"] else "": each.about
@@ -90,7 +90,7 @@ def test_it_compiles_as_one_program(own_engine):
 
 
 @pytest.mark.slow
-def test_the_time_that_a_child_took_is_told_of_the_first_run(own_cache):
+def test_first_run_reports_compile_time_of_child_process(own_cache):
     share_functions()
     compile_ahead([scenario()])
     (kept,) = engine_cache.cached_engines()
@@ -102,10 +102,10 @@ def test_the_time_that_a_child_took_is_told_of_the_first_run(own_cache):
 
 
 @pytest.mark.slow
-def test_both_ways_of_compiling_give_the_same(own_cache, monkeypatch):
-    """As one program, and function by function: by the process itself, where no child can do it; that is kept nowhere; or by
-    a child, where Numba is another. This one finds compiled what its parent has, and has to write it down. In the usual
-    profile Numba's own way is without LLVM's optimisation, which takes half of the time, and of one transport."""
+def test_whole_program_and_per_function_compilation_give_equal_results(own_cache, monkeypatch):
+    """One engine is compiled as one program, the other function by function. Without a child the process itself
+    compiles and caches nothing; with a child, the child inherits compiled functions and has to write them. The usual
+    profile compiles one transport without LLVM's optimisation, which takes half of the time."""
     share_functions()
     played = case("reps", *by_profile([Dctcp, Dlcp], [Dctcp]))
     quick = run_engine(played)
@@ -128,7 +128,7 @@ def test_both_ways_of_compiling_give_the_same(own_cache, monkeypatch):
 
 
 @pytest.mark.parametrize("left", [{"run.o": b"half"}, {engine_cache.ABOUT: b"{"}, {engine_cache.ABOUT: b"{}"}])
-def test_what_is_not_whole_is_not_taken(own_cache, remade, left):
+def test_incomplete_cached_engine_is_recompiled(own_cache, remade, left):
     identity = specialization._identity(combination_of(scenario()))
     folder = own_cache / identity  # as a crash could have left it, had it had its name
     folder.mkdir(parents=True)
@@ -138,7 +138,7 @@ def test_what_is_not_whole_is_not_taken(own_cache, remade, left):
     assert [kept.identity for kept in engine_cache.cached_engines()] == [identity] and (folder / "post.o").exists()
 
 
-def test_what_has_changed_on_disk_is_not_run(own_engine, remade):
+def test_modified_cached_engine_is_recompiled(own_engine, remade):
     code = own_engine / "run.o"
     whole_code = code.read_bytes()
     code.write_bytes(whole_code[:5000] + bytes(100) + whole_code[5100:])
@@ -146,7 +146,7 @@ def test_what_has_changed_on_disk_is_not_run(own_engine, remade):
     assert code.read_bytes() == whole_code
 
 
-def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypatch):
+def test_engine_identity_depends_on_processor_and_versions(monkeypatch):
     made = combination_of(scenario())
     before = specialization._identity(made)
     for what, other in (("target_description", lambda: "another processor"), ("version", lambda package: "0.1")):
@@ -160,8 +160,8 @@ def test_an_engine_is_known_by_what_it_is_made_of_and_for_what_machine(monkeypat
     {"transport": {"kind": "dlcp"}, "load_balancing": "flowlet", "switch": {"pfc": True, "buffer": "1MiB"}},
     {"transport": {"kind": "ndp"}, "load_balancing": "reps", "switch": {"trim_threshold": "20kB"}},
 ])  # fmt: skip
-def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fields):
-    """The functions that are really compiled, all of them, lie in files that its identity is made from."""
+def test_engine_identity_covers_all_compiled_files(fields):
+    """Every compiled function lies in a file that is part of the engine's identity."""
     made = combination_of(scenario(**fields))
     bound = [function for owner in (*made.transports, made.balancer, made.queue) for function in functions_of(owner)]
     files = set(specialization._files(identity.reachable_functions(bound)))
@@ -180,12 +180,12 @@ def test_nothing_that_is_compiled_is_missing_from_what_an_engine_is_known_by(fie
     assert Path(gradwire.scenarios.wire.__file__) in files
 
 
-def test_a_run_with_a_kept_engine_needs_no_numba(own_engine):
-    """It takes a fifth of a second and 60 MB to load."""
+def test_run_with_cached_engine_does_not_import_numba(own_engine):
+    """Numba takes a fifth of a second and 60 MB to load."""
     runs_without_numba()
 
 
-def test_several_are_compiled_side_by_side_and_one_that_fails_takes_nothing_with_it(own_cache):
+def test_engines_compile_in_parallel_and_one_failure_keeps_the_rest(own_cache):
     def work(name, check):
         return engine_cache.CompileTask(name, lambda: {}, {"transports": [name]}, check)
 
@@ -199,7 +199,7 @@ def test_several_are_compiled_side_by_side_and_one_that_fails_takes_nothing_with
     assert took < 10  # 2.1 s one after the other; a loaded machine needs some time to start children
 
 
-def test_old_engines_go_by_themselves(own_cache, monkeypatch):
+def test_old_engines_are_evicted_from_cache(own_cache, monkeypatch):
     monkeypatch.setattr(engine_cache, "MAX_ENGINES", 3)
     now = time.time()
     for n in range(5):
@@ -216,15 +216,15 @@ def test_old_engines_go_by_themselves(own_cache, monkeypatch):
     assert {path.name for path in own_cache.iterdir()} == {"e0", "e2", "e3", "y.part"}
 
 
-def test_an_engine_that_is_used_counts_as_young(own_engine):
+def test_loading_an_engine_refreshes_its_age(own_engine):
     os.utime(own_engine / engine_cache.ABOUT, (1, 1))
     assert engine_cache.load(own_engine.name)
     assert engine_cache.cached_engines()[0].used > time.time() - 1000
 
 
 @pytest.mark.slow
-def test_a_place_that_cannot_be_written_ends_nothing(tmp_path):
-    """In a process of its own: one line, and the run is made."""
+def test_run_continues_if_engine_cache_is_not_writable(tmp_path):
+    """A separate process prints one warning line and completes the run."""
     (tmp_path / "file").touch()
     text = (
         "from gradwire.scenarios.loading.load import build_scenario; from gradwire.sim.simulate import simulate\n"
@@ -238,7 +238,7 @@ def test_a_place_that_cannot_be_written_ends_nothing(tmp_path):
     assert len(ran.stderr.splitlines()) == 1 and "are not cached" in ran.stderr and "Not a directory" in ran.stderr
 
 
-def test_the_command_shows_and_clears(own_cache):
+def test_cache_command_lists_and_clears_engines(own_cache):
     engine_cache.compile_all(
         [engine_cache.CompileTask("one", lambda: {}, {"transports": ["dlcp"], "load_balancing": "ecmp"}, str)]
     )
@@ -258,8 +258,9 @@ def test_the_command_shows_and_clears(own_cache):
     )
 
 
-def test_of_two_that_want_the_same_engine_one_compiles_it(own_cache, tmp_path, monkeypatch):
-    """As two workers of pytest do, or two runs that are started together; another engine does not wait for it."""
+def test_concurrent_requests_compile_each_engine_once(own_cache, tmp_path, monkeypatch):
+    """Two pytest workers, or two runs started together, may need the same engine; another engine does not wait for
+    it."""
     told = tmp_path / "compiled"
 
     def fill(part, work, at_once, begin):

@@ -62,8 +62,8 @@ SELECT = "switch, next_hops, hop_count, header, body, draws, now"
         ("1 / 0\n", "mine.py:4: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_path, own_cache):
-    """Name, file, line and reason, before anything is compiled with it; and only once."""
+def test_user_component_error_is_reported_in_one_line(body, says, tmp_path, own_cache):
+    """The error gives name, file, line and reason once, before anything is compiled with the component."""
     owner = "\n\nclass Mine(Balancer):\n    select = staticmethod(select)\n"
     (tmp_path / "mine.py").write_text(HEAD + body + owner)
     made = scenario(load_balancing="mine:Mine").at(tmp_path)
@@ -77,7 +77,7 @@ def test_a_mistake_in_ones_own_component_is_told_in_one_line(body, says, tmp_pat
 @pytest.mark.parametrize(
     "body", ["return 1 // (header - header)", "if port.sent + 1:\n        raise ValueError\n    return 0"]
 )
-def test_an_exception_in_a_compiled_rule_is_told_in_one_line(body, tmp_path, own_cache):
+def test_exception_in_compiled_user_rule_is_reported_in_one_line(body, tmp_path, own_cache):
     share_functions()
     rule = f"from numba import njit\n\n\n@njit\ndef admit(port, waiting, header):\n    {body}\n"
     (tmp_path / "mine.py").write_text(f"{rule}\n\nclass Mine:\n    admit = staticmethod(admit)\n")
@@ -88,7 +88,7 @@ def test_an_exception_in_a_compiled_rule_is_told_in_one_line(body, tmp_path, own
 
 
 @pytest.mark.slow
-def test_functions_may_be_defined_in_the_class(tmp_path, own_cache):
+def test_user_rule_may_be_a_compiled_static_method(tmp_path, own_cache):
     share_functions()
     inside = f"class Mine(Balancer):\n    @staticmethod\n    @njit\n    def select({SELECT}):\n        return draws % hop_count\n"
     (tmp_path / "mine.py").write_text(HEAD + inside)
@@ -163,14 +163,14 @@ BALANCER = (
         ),
     ],
 )
-def test_the_notation_before_records_is_refused_with_the_new_one(table, code, says, tmp_path):
+def test_former_rule_signatures_are_rejected_with_a_hint(table, code, says, tmp_path):
     (tmp_path / "mine.py").write_text(code)
     with pytest.raises(ScenarioError) as caught:
         resolve_component(table, "mine:Mine", tmp_path)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_todays_notation_is_not_refused(tmp_path):
+def test_current_rule_signatures_are_accepted(tmp_path):
     codes = {
         "transport": TRANSPORT.format(start="params, flow, now"),
         "queue": POLICY.format(admit="port, waiting, header"),
@@ -190,7 +190,7 @@ def test_todays_notation_is_not_refused(tmp_path):
         ("fractions:Fraction", "'fractions:Fraction' has no control_bytes, data_overhead"),
     ],
 )
-def test_what_is_no_transport_is_told(name, says):
+def test_invalid_transport_class_is_rejected(name, says):
     with pytest.raises(ScenarioError) as caught:
         resolve_component("transport", name)
     assert says in str(caught.value)

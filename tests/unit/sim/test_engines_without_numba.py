@@ -15,8 +15,8 @@ from gradwire.sim.engine.specialization import combination_of, compile_ahead
 
 
 @pytest.mark.slow
-def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache):
-    """Otherwise an engine is kept that calls helpers of Numba, which are not there when it is loaded."""
+def test_child_process_recompiles_functions_compiled_by_parent(own_cache):
+    """Otherwise the cached engine would call Numba helpers that are missing when it is loaded."""
     share_functions()
     assert specialization._functions(combination_of(scenario()))["keep"].numba
     compile_ahead([scenario()])
@@ -26,8 +26,8 @@ def test_what_the_parent_has_compiled_its_children_compile_anew(own_cache):
         assert not machine_code.refers_to_numba((own_cache / kept.identity / f"{name}.o").read_bytes())
 
 
-def test_code_that_asks_for_numba_finds_it():
-    """A function of the user's own may have been compiled by Numba before the engine was, with its helpers."""
+def test_machine_code_with_numba_helpers_loads_numba():
+    """A user's function may have been compiled by Numba before the engine, with calls to its helpers."""
     code = (
         "import sys, numba\n"
         "from gradwire.jit import machine_code\n"
@@ -60,7 +60,7 @@ def test_code_that_asks_for_numba_finds_it():
     assert "raised an exception" in done.stderr
 
 
-def test_no_component_needs_numba_to_be_imported():
+def test_components_import_without_numba():
     code = (
         "import sys, importlib, pkgutil; sys.modules['numba'] = None\n"
         "import gradwire.protocols.transports, gradwire.protocols.load_balancers, gradwire.protocols.queues\n"
@@ -72,7 +72,7 @@ def test_no_component_needs_numba_to_be_imported():
     assert done.returncode == 0, done.stderr
 
 
-def test_an_exception_in_compiled_code_is_one(tmp_path):
+def test_exception_in_compiled_code_becomes_machine_code_error(tmp_path):
     code = (
         "from pathlib import Path; from gradwire.jit import machine_code, whole_program\n"
         "from gradwire.jit.compiled import njit\n"

@@ -68,7 +68,7 @@ def read_back(memory: EngineMemory, network: Network, routing: Routing) -> int:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_routes_read_back(name: str) -> None:
+def test_engine_route_tables_match_routing(name: str) -> None:
     network = NETWORKS[name]()
     routing = build_routing(network)
     seen = read_back(laid(network, routing, False), network, routing)
@@ -78,8 +78,8 @@ def test_routes_read_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_other_routes_take_the_place_of_the_first(name: str) -> None:
-    """Links go down, in both directions or one, and come up again: blocks may then be others, and longer ones."""
+def test_rerouting_rewrites_engine_route_tables(name: str) -> None:
+    """Links go down, in one direction or both, and come up again; blocks may then differ and be longer."""
     network = NETWORKS[name]()
     whole = build_routing(network)
     memory = laid(network, whole, True)
@@ -94,8 +94,8 @@ def test_other_routes_take_the_place_of_the_first(name: str) -> None:
     read_back(memory, network, whole)
 
 
-def test_a_node_may_see_what_each_of_its_links_can_bring() -> None:
-    """A fast link at one host does not count for the slow ones of a large switch."""
+def test_arrival_capacity_sums_the_rates_of_all_links() -> None:
+    """A fast link of one host does not raise the capacity for the slow links of a large switch."""
     network = star(50, LINK)
     slow = link_capacity(network, 1500, 2 * 10**6)
     each = slow.per_window // network.link_count

@@ -65,7 +65,7 @@ def both(case: Scenario, trace: Trace = TRACE, **how: Any) -> tuple[Any, Any]:
         (servers(transport={"kind": "dctcp", "min_rto": "20us"}, switch={"buffer": "20kB"}), TRACE, 20),  # packets are dropped
     ],
 )  # fmt: skip
-def test_what_is_left_out_is_what_would_have_been(case, trace, least, threads):
+def test_skipped_iterations_equal_simulated_ones(case, trace, least, threads):
     fast, full = both(case, trace, threads=threads)
     assert difference(fast, full) == []
     assert least <= left_out(fast) < 40
@@ -89,15 +89,16 @@ def test_what_is_left_out_is_what_would_have_been(case, trace, least, threads):
     ],
     ids=["ring", "rhythm", "ways", "delayed", "drops", "cubic", "exact timers", "pairs", "ring of pairs", "sums", "few slots"],
 )  # fmt: skip
-def test_what_outlives_messages_settles(case, trace):
-    """Windows, rates and round trips of connections and pairs, and slots of switches, are what they were before."""
+def test_fast_forward_skips_once_persistent_state_is_periodic(case, trace):
+    """Windows, rates and round trips of connections and pairs, and slots of switches, repeat from iteration to
+    iteration."""
     fast, full = both(case, trace)
     assert difference(fast, full) == []
     assert 10 < left_out(fast) < case.job[0].iterations
 
 
-def test_what_connections_know_has_to_be_told(monkeypatch):
-    """Windows that go on growing from one iteration to the next; were they not looked at, one would stand for all."""
+def test_fast_forward_compares_persistent_connection_state(monkeypatch):
+    """Windows grow from iteration to iteration. If they were not compared, one iteration would stand for all."""
     case = servers(60, transport=lasting("dctcp"))
     assert left_out(simulate(case, CALM)) == 0
     monkeypatch.setattr("gradwire.sim.engine.memory.flows.Flows.persistent_state", lambda *_: [])
@@ -120,24 +121,24 @@ def test_what_connections_know_has_to_be_told(monkeypatch):
     ],
     ids=["pairs", "connections"],
 )  # fmt: skip
-def test_what_is_known_of_times_has_to_move_on(case, what, monkeypatch):
-    """Where it stays behind, hosts take what they know for stale after a leap."""
+def test_fast_forward_shifts_times_in_persistent_state(case, what, monkeypatch):
+    """Without the shift, hosts take their state for stale after a skip."""
     monkeypatch.setattr(f"gradwire.sim.engine.{what}.shift_times", lambda *_: None)
     fast, full = both(case, SHORT)
     assert left_out(fast)
     assert difference(fast, full)
 
 
-def test_slots_have_to_be_counted(monkeypatch):
-    """What switches have added up and copied rises with every iteration that is left out."""
+def test_fast_forward_advances_aggregation_counters(monkeypatch):
+    """The switches' counters of summed and copied packets rise with every skipped iteration."""
     monkeypatch.setattr("gradwire.sim.engine.fast_forward.iteration_skip.SUMS", (Switch.summed.offset,))
     fast, full = both(summed(1000))
     assert left_out(fast)
     assert difference(fast, full) == ["summary"]
 
 
-def test_a_long_job_is_simulated_as_long_as_a_short_one(monkeypatch):
-    """A thousand iterations, of which a dozen are played: what is laid into the engine's state says so."""
+def test_fast_forward_simulates_few_of_a_thousand_iterations(monkeypatch):
+    """The steps loaded into the engine show that a dozen of a thousand iterations are simulated."""
     laid = []
     lay = fast_forward.Track._load
     monkeypatch.setattr(fast_forward.Track, "_load", lambda self, step, now: laid.append(step) or lay(self, step, now))
@@ -149,8 +150,8 @@ def test_a_long_job_is_simulated_as_long_as_a_short_one(monkeypatch):
     assert np.bincount(messages["iteration"].to_numpy()).tolist() == [12] * 1000
 
 
-def test_jobs_side_by_side():
-    """Two jobs of one rhythm on one network, and two that have no common one."""
+def test_fast_forward_with_two_concurrent_jobs():
+    """Two jobs share a network, first with a common period, then without one."""
     jobs = [ring_job(3, iterations=30, name="a"), ring_job(3, iterations=34, name="b")]
     fast, full = both(scenario(*jobs), TRACE)
     assert difference(fast, full) == []
@@ -170,8 +171,8 @@ def test_jobs_side_by_side():
         ({"iterations": 12}, {"start": "30ms"}),
     ],
 )
-def test_a_job_that_has_ended_is_in_nobodys_way(first, second):
-    """What holds for the jobs that go on decides, and what has ended keeps its place."""
+def test_finished_job_does_not_prevent_fast_forward(first, second):
+    """The remaining jobs decide about fast-forward; the finished job keeps its rows."""
     jobs = [ring_job(3, name="a", **first), ring_job(3, name="b", **{"iterations": 50, **second})]
     for order in (jobs, jobs[::-1]):
         fast, full = both(scenario(*order), TRACE)
@@ -186,8 +187,8 @@ def test_a_job_that_has_ended_is_in_nobodys_way(first, second):
         ring(400, traffic=[{"name": "t", "kind": "permutation", "size": "1kB", "period": "1ms"}]),
     ],
 )
-def test_nothing_is_remembered_that_cannot_come_again(case, monkeypatch):
-    """Memory grows with what is under way also where the network is never quiet, or never the jobs' alone."""
+def test_fast_forward_forgets_states_that_cannot_recur(case, monkeypatch):
+    """Memory stays bounded even if the network is never quiet or never used by jobs alone."""
     kept = []
     record = fast_forward.StepRecorder.step
     monkeypatch.setattr(
@@ -198,15 +199,15 @@ def test_nothing_is_remembered_that_cannot_come_again(case, monkeypatch):
     assert len(kept) > 390 and max(kept) <= 60
 
 
-def test_faults_come_when_they_would_have_come():
-    """A host that is slow for a while, another one that stops for good: iterations before, in between and after."""
+def test_fast_forward_stops_for_scheduled_faults():
+    """A host is slow for a while: iterations are skipped before and after the fault."""
     slow = {"kind": "host_slow", "host": "h1", "factor": 2.0, "at": "60ms", "until": "100ms"}
     fast, full = both(ring(60, fault=[slow]), TRACE)
     assert difference(fast, full) == []
     assert left_out(fast) > 20
 
 
-def test_traffic_beside_the_job_and_after_it():
+def test_fast_forward_with_background_traffic():
     traffic = {"name": "t", "kind": "incast", "fan_in": 3, "size": "50kB", "rounds": 3, "period": "9ms"}
     fast, full = both(servers(60, traffic=[traffic]), TRACE)
     assert difference(fast, full) == []
@@ -242,21 +243,21 @@ DECLINED = [
 
 
 @pytest.mark.parametrize(("case", "why"), DECLINED, ids=[why for _, why in DECLINED])
-def test_it_is_declined_and_said_why(case, why):
+def test_fast_forward_is_declined_with_a_reason(case, why):
     fast, full = both(case)
     assert difference(fast, full) == []
     assert fast.timing["fast_forward"] == f"declined: {why}"
 
 
-def test_traffic_alone_has_no_iterations():
+def test_fast_forward_is_declined_without_jobs():
     traffic = {"name": "t", "kind": "permutation", "size": "10kB"}
     result = simulate(scenario(traffic=[traffic], job=[]))
     assert result.timing["fast_forward"] == "declined: there is no job"
 
 
 @pytest.mark.parametrize("counter", ["ways", "tests", "lossy", "ties"])
-def test_draws_have_to_be_counted(counter, monkeypatch):
-    """Where one kind of draws is not, a Result comes out otherwise than without fast-forward."""
+def test_fast_forward_needs_counters_of_random_draws(counter, monkeypatch):
+    """If one kind of draws is not counted, the Result differs from that of the full simulation."""
     cases = {
         "ways": DECLINED[-2][0], "tests": DECLINED[-1][0], "lossy": DECLINED[3][0],
         # ties go by the time in all iterations
@@ -273,8 +274,8 @@ def test_draws_have_to_be_counted(counter, monkeypatch):
     assert difference(fast, full)
 
 
-def test_the_state_has_to_be_the_same(monkeypatch):
-    """Jobs without a common rhythm, taken to stand alike at all moments."""
+def test_fast_forward_needs_equal_job_states(monkeypatch):
+    """Jobs without a common period are treated as if their states were always equal."""
     jobs = [ring_job(3, iterations=30, name="a"), ring_job(3, iterations=34, name="b", compute_scale=1.37)]
     monkeypatch.setattr(fast_forward, "job_snapshot", lambda *_: b"")
     fast, full = both(scenario(*jobs), TRACE)
@@ -282,8 +283,8 @@ def test_the_state_has_to_be_the_same(monkeypatch):
     assert difference(fast, full)
 
 
-def test_the_period_has_to_be_kept(monkeypatch):
-    """Two captured iterations in turn, taken for one."""
+def test_fast_forward_needs_the_period_of_the_trace(monkeypatch):
+    """The trace alternates between two iterations, which are treated as one."""
     case = ring()
     monkeypatch.setattr("gradwire.workload.replay.Replay.period", 1)
     assert difference(*both(case, TWO)) == []  # the steps themselves are compared as well
@@ -292,8 +293,8 @@ def test_the_period_has_to_be_kept(monkeypatch):
     assert difference(*both(case, TWO))
 
 
-def test_the_last_iterations_have_to_be_simulated(monkeypatch):
-    """The last iteration waits for everything at its end; were it left out like the others, it would not."""
+def test_fast_forward_simulates_the_last_iterations(monkeypatch):
+    """The last iteration waits for all transfers at its end; a skipped iteration would not."""
     fast, full = both(servers(20))
     assert difference(fast, full) == []
     period = "gradwire.workload.jobs.Job._repeats"
@@ -302,7 +303,7 @@ def test_the_last_iterations_have_to_be_simulated(monkeypatch):
         assert not difference(*both(servers(20)))
 
 
-def test_what_happens_from_outside_has_to_be_waited_for(monkeypatch):
+def test_fast_forward_must_not_skip_past_external_events(monkeypatch):
     slow = {"kind": "host_slow", "host": "h1", "factor": 2.0, "at": "60ms", "until": "100ms"}
     case = ring(60, fault=[slow])
     monkeypatch.setattr(FastForward, "_most", lambda *_: 40)
@@ -311,9 +312,9 @@ def test_what_happens_from_outside_has_to_be_waited_for(monkeypatch):
     assert difference(fast, full)
 
 
-def test_ties_of_later_iterations_are_the_oracles(tmp_path, monkeypatch):
-    """Engine and oracle agree packet by packet, beyond the iterations whose ties go by what time it is; an oracle whose
-    ties always do is found out."""
+def test_ties_in_later_iterations_match_the_oracle(tmp_path, monkeypatch):
+    """Engine and oracle agree on every packet beyond the iterations whose ties depend on absolute time. An oracle
+    with time-dependent ties differs."""
     case = scenario(ps_job(3, iterations=8, trace=str(TRACE.save(tmp_path / "case"))))
     assert agree_on(case)
     monkeypatch.setattr(Oracle, "_since", lambda self, packet: 0)
@@ -321,8 +322,8 @@ def test_ties_of_later_iterations_are_the_oracles(tmp_path, monkeypatch):
         agree_on(case)
 
 
-def test_being_interrupted_while_leaving_out(monkeypatch):
-    """What was left out by then is in the Result, and the rest of the run is not."""
+def test_interrupt_during_fast_forward_equals_full_simulation(monkeypatch):
+    """The Result contains the iterations skipped before the interrupt; the rest is simulated."""
     monkeypatch.setattr(IterationSkipper, "_repeat", _stopping(IterationSkipper._repeat))
     fast = simulate(servers(60, duration="10s"), TRACE)
     full = simulate(servers(60, duration="10s"), TRACE, fast_forward=False)

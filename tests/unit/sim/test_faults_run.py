@@ -69,12 +69,12 @@ def case(*faults: dict[str, Any], **fields: Any) -> Any:
         ({"kind": "switch_down", "at": "1ms", "switch": "leaf0", "noticed_after": "-1ms"}, "noticed_after"),
     ],
 )  # fmt: skip
-def test_a_fault_that_cannot_be(fault, says):
+def test_invalid_fault_tables_are_rejected(fault, says):
     with pytest.raises(ScenarioError, match=says):
         case(fault)
 
 
-def test_check_names_everything_that_the_network_does_not_have():
+def test_check_names_all_unknown_nodes_and_links_of_faults():
     made = case(
         {"kind": "link_down", "at": "1ms", "between": ["leaf0", "spine9"]},
         {"kind": "link_down", "at": "1ms", "between": ["h0", "spine0"]},
@@ -169,7 +169,7 @@ def some_faults(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(some_faults())
-def test_at_any_time_the_network_is_what_the_faults_of_that_time_make_it(faults):
+def test_network_state_equals_combination_of_active_faults(faults):
     made = Faults(tables(*faults), NETWORK)
     recorder = Recorder()
     with pytest.MonkeyPatch.context() as patch:
@@ -215,9 +215,9 @@ def expect(found: Recorder, made: Faults, time: int) -> None:
 # --- cables and switches ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_lost_once_routing_has_noticed():
-    """What is on the way to the cut cable when routes change is at most two hops away from it. First windows last longer
-    than that, so that senders do not fall silent before."""
+def test_no_link_down_drops_after_reroute():
+    """When routes change, packets towards the cut cable are at most two hops away from it. First windows last longer
+    than that, so senders do not fall silent before."""
     transport = {"kind": "dctcp", "min_rto": "200us", "max_rto": "5ms", "initial_window": 250}
     made = case({**DOWN, "at": "20us", "noticed_after": "30us", "until": "3ms"}, transport=transport)
     result = simulate(made)
@@ -233,15 +233,15 @@ def test_nothing_is_lost_once_routing_has_noticed():
     assert sum(row["packets"] for row in rows(result.ports)) == result.timing["packet_hops"]
 
 
-def test_flows_go_around_a_switch_that_failed():
+def test_flows_reroute_around_failed_switch():
     result = simulate(case({"kind": "switch_down", "at": "20us", "switch": "spine1", "noticed_after": "100us"}))
     assert result.summary["totals"]["messages_under_way"] == 0
     causes = Counter(row["cause"] for row in rows(result.drops))
     assert causes["link_down"] > 20 and not causes["no_route"]
 
 
-def test_hosts_that_cannot_be_reached():
-    """Routes know that there is none: packets are dropped where that is found out, and traffic waits for the mend."""
+def test_packets_to_unreachable_hosts_are_dropped_until_repair():
+    """Routing has no path, so switches drop the packets where they notice; traffic waits for the repair."""
     fault = {"kind": "switch_down", "at": "20us", "switch": "leaf0", "noticed_after": "10us"}
     mended = simulate(case({**fault, "until": "2ms"}))
     assert mended.summary["totals"]["messages_under_way"] == 0
@@ -255,7 +255,7 @@ def test_hosts_that_cannot_be_reached():
     assert ended.summary["totals"]["messages_under_way"] == 8  # to and from its four hosts
 
 
-def test_a_job_that_can_never_go_on_says_so():
+def test_job_cut_off_by_permanent_fault_stalls():
     job = {"job": [{"name": "j", "trace": "none", "iterations": 1, **ring_job(16)}], "traffic": []}
     with pytest.raises(StallError, match="no new data has arrived anywhere for"):
         simulate(
@@ -283,9 +283,9 @@ def ends(made: Fabric, until: int = 10**12) -> list[int]:
     return [found.get(number, -1) for number in range(made.flows.book.count)]
 
 
-def test_a_degraded_cable_takes_its_time():
-    """Ten packets through one switch, over a second link at a tenth of the rate; the last packet starts on it when nine
-    others have left. When the cable is itself again all is as before."""
+def test_degraded_link_delays_packets_by_its_rate():
+    """Ten packets cross one switch to a link at a tenth of its rate. The last packet starts there when nine others
+    have left. After the fault the times are as before."""
     network = star(2, LINK)
     fault = {"kind": "link_degraded", "at": "0us", "until": "1ms", "between": ["s0", "h1"], "rate": "10Gbps"}
     made = fabric(network, {**fault, "one_way": True})
@@ -296,8 +296,9 @@ def test_a_degraded_cable_takes_its_time():
     assert usual - 2 * MS == 2 * US + 11 * FRAME
 
 
-def test_a_host_that_stands_still_takes_everything_when_it_goes_on():
-    """Nothing is lost. What arrived meanwhile is delivered at that very time; what was to start meanwhile starts then."""
+def test_resumed_host_processes_deferred_arrivals_and_starts():
+    """No packet is lost. Arrivals during the pause are delivered at the resume time, and deferred messages start
+    then."""
     made = fabric(star(3, LINK), {"kind": "host_paused", "at": "5us", "until": "1ms", "host": "h1"})
     made.send(4 * US, 0, 1, 3 * 4096)
     made.send(7 * US, 1, 2, 4096)
@@ -308,7 +309,7 @@ def test_a_host_that_stands_still_takes_everything_when_it_goes_on():
     assert not made.drop_log().size
 
 
-def test_a_host_with_several_cards_stands_still_with_all_of_them():
+def test_host_pause_stops_all_nics_of_a_host():
     network = rail(2, 2, 0, LINK)
     made = fabric(network, {"kind": "host_paused", "at": "1us", "until": "1ms", "host": "h1"})
     cards = network.cards.first.tolist()
@@ -317,7 +318,7 @@ def test_a_host_with_several_cards_stands_still_with_all_of_them():
     assert ends(made) == [MS, MS]
 
 
-def test_a_cable_of_one_card_is_cut_alone():
+def test_link_fault_of_one_nic_leaves_other_nics_working():
     network = rail(2, 2, 0, LINK)
     made = fabric(network, {"kind": "link_down", "at": "1us", "between": ["h1.nic0", "rail0_0"]})
     cards = network.cards.first.tolist()
@@ -329,9 +330,9 @@ def test_a_cable_of_one_card_is_cut_alone():
 
 
 @pytest.mark.slow
-def test_gray_loss_loses_its_share_and_nothing_before_or_after():
-    """20,000 packets over each of two cables, a tenth lost: 2000 +- 5 * sqrt(20000 * 0.1 * 0.9) = 2000 +- 212, and not
-    the same ones of both."""
+def test_gray_loss_drops_its_share_only_during_the_fault():
+    """Each of two cables carries 20,000 packets and loses a tenth, independently. That is 2000 +- 5 * sqrt(20000 *
+    0.1 * 0.9) = 2000 +- 212."""
     gray = {"kind": "gray_loss", "at": "1ms", "until": "9ms", "loss": 0.1, "one_way": True}
     made = fabric(star(4, LINK), *({**gray, "between": [f"h{n}", "s0"]} for n in (0, 1)))
     for start in (0, 2 * MS, 10 * MS):
@@ -352,10 +353,10 @@ def test_gray_loss_loses_its_share_and_nothing_before_or_after():
 
 
 @pytest.mark.parametrize("factor", [1.5, 4.0])
-def test_a_slow_host_slows_the_whole_job(factor):
-    """What it begins to compute meanwhile - the forward pass of iteration 1, not the backward pass, which begins when the
-    fault is over - takes so many times as long, and the ring waits for it; what the others have sent by then is there
-    already, which may save some of the ring's own time."""
+def test_slow_host_delays_the_whole_job(factor):
+    """The forward pass of iteration 1 begins during the fault and takes `factor` times as long. The backward pass
+    begins after it. The ring waits for this host; data that the other hosts have sent by then may save some of the
+    ring's own time."""
     trace = make_trace([[1000]], forward=MS, backward=MS)
     job = ring_job(3, iterations=4)
     usual = rows(simulate(scenario(job), trace, fabric=Ideal()).iterations)
@@ -369,7 +370,7 @@ def test_a_slow_host_slows_the_whole_job(factor):
         assert 0 <= one["end_ps"] + later - other["end_ps"] < ring
 
 
-def test_the_example_of_the_documentation_runs():
+def test_documentation_example_of_faults_runs():
     page = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
     (example,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     made = build_scenario(tomllib.loads(example))

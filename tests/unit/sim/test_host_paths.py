@@ -32,20 +32,20 @@ def way(entropy: int, ways: int) -> int:
     return uncompiled(SourceRandom.select)(Switch(none, 0), Words(none, 0), ways, with_entropy(0, entropy), 0, 0, 0)
 
 
-def test_a_path_is_taken_apart_digit_by_digit():
+def test_path_entropy_selects_next_hops_digit_by_digit():
     """11 = 3 + 4 (0 + 2 * 1): way 3 of 4, and of the quotient 2 way 0 of 2, then of 1 way 1 of 2."""
     assert [way(11, 4), way(11 // 4, 2), way(11 // 4 // 2, 2)] == [3, 0, 1]
 
 
-def test_paths_by_turns_use_every_way_of_two_tiers_alike():
-    """16 packets over 4 x 4 paths: each path once; and the count does not run out of its 16 bits."""
+def test_source_round_robin_uses_all_paths_of_two_tiers_equally():
+    """16 packets over 4 x 4 paths use each path once; the count wraps at 16 bits."""
     pick = uncompiled(SourceRoundRobin.pick_path)
     paths = Counter((way(e, 4), way(e // 4, 4)) for e in (pick(sender(), count) for count in range(16)))
     assert len(paths) == 16 and set(paths.values()) == {1}
     assert pick(sender(entropy=0xFFFF), 1) == 0
 
 
-def test_random_paths_are_spread_evenly_and_differ_between_messages():
+def test_source_random_spreads_paths_evenly_and_per_message():
     pick = uncompiled(SourceRandom.pick_path)
     drawn = [pick(sender(), count) for count in range(4000)]
     assert all(0 <= entropy < 1 << 16 for entropy in drawn)
@@ -54,7 +54,7 @@ def test_random_paths_are_spread_evenly_and_differ_between_messages():
     assert drawn[:8] != [pick(sender(number=4), count) for count in range(8)]
 
 
-def test_reps_uses_again_what_came_back_unmarked_oldest_first_and_once():
+def test_reps_recycles_unmarked_entropies_once_in_fifo_order():
     pick, heard = uncompiled(Reps.pick_path), uncompiled(Reps.on_feedback)
     record = sender()
     fresh = uncompiled(SourceRandom.pick_path)
@@ -66,7 +66,7 @@ def test_reps_uses_again_what_came_back_unmarked_oldest_first_and_once():
     assert pick(record, 4) == fresh(record, 4)
 
 
-def test_of_more_than_the_ring_holds_the_oldest_give_way():
+def test_reps_ring_overwrites_oldest_entropies():
     pick, heard = uncompiled(Reps.pick_path), uncompiled(Reps.on_feedback)
     record = sender()
     for entropy in range(100, 111):
@@ -77,8 +77,9 @@ def test_of_more_than_the_ring_holds_the_oldest_give_way():
 
 
 @pytest.mark.parametrize("balancer", [SourceRandom, Reps])
-def test_a_limited_number_of_paths_is_a_messages_own(balancer):
-    """Of 4000 packets each of five paths carries a fifth, within four standard deviations; another message has others."""
+def test_limited_paths_are_chosen_per_message(balancer):
+    """Each of five paths carries a fifth of 4000 packets, within four standard deviations; another message has five
+    other paths."""
     pick = uncompiled(balancer.pick_path)
     used = Counter(pick(sender(paths=5), count) for count in range(4000))
     assert len(used) == 5 and all(abs(count - 800) < 4 * 25.3 for count in used.values())
@@ -86,8 +87,8 @@ def test_a_limited_number_of_paths_is_a_messages_own(balancer):
     assert len(others) == 5 and not others & set(used)
 
 
-def test_by_turns_through_a_limited_number_of_paths():
-    """The same ones as drawn at random, one after the other."""
+def test_source_round_robin_cycles_through_limited_paths():
+    """The paths are those that the random balancer draws from, one after the other."""
     pick, drawn = uncompiled(SourceRoundRobin.pick_path), uncompiled(SourceRandom.pick_path)
     turns = [pick(sender(paths=5), count) for count in range(10)]
     assert turns[:5] == turns[5:]

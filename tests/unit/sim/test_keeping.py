@@ -26,7 +26,7 @@ def fabric():
     return Fabric(network, build_routing(network), switch=Switch(), transports=[transport("dctcp")])
 
 
-def test_a_class_of_stretches_holds_all_its_lengths_and_wastes_a_quarter_at_most():
+def test_arena_size_classes_waste_at_most_a_quarter():
     lengths = sorted({*range(1, 200), *(2**n + d for n in range(8, 31) for d in (-1, 0, 1, 2**n // 3))})
     rows = [(each, stretch_allocator._class_of.numba(each), stretch_allocator._longest.numba(each)) for each in lengths]
     for length, which, longest in rows:
@@ -35,7 +35,7 @@ def test_a_class_of_stretches_holds_all_its_lengths_and_wastes_a_quarter_at_most
         assert (one == other) == (length <= longest) and one <= other
 
 
-def test_stretches_are_zeros_apart_and_used_again(fabric):
+def test_arena_blocks_are_zeroed_disjoint_and_reused(fabric):
     arena, state = fabric.flows.arena, fabric.memory.state
     bases = [arena.allocate(words) for words in (3, 11, 12, 100)]
     beyond = arena.used
@@ -50,7 +50,7 @@ def test_stretches_are_zeros_apart_and_used_again(fabric):
     assert not state[again[0] : again[0] + 12].any() and not state[again[1] : again[1] + 97].any()
 
 
-def test_a_full_arena_says_so(fabric):
+def test_full_arena_raises_an_error(fabric):
     state = fabric.memory.state
     end = int(state[State.arena_end.offset])
     state[State.arena_end.offset] = state[State.arena_next.offset] + 10
@@ -62,7 +62,7 @@ def test_a_full_arena_says_so(fabric):
         state[State.arena_end.offset], state[State.failure.offset] = end, 0
 
 
-def test_rows_that_are_the_same_are_of_one_kind():
+def test_group_rows_gives_equal_rows_one_kind():
     draw = np.random.default_rng(1)
     columns = [
         draw.integers(0, 3, 500), np.full(500, 7), draw.choice([0.0, 0.29, 0.5], 500), draw.choice([-(2**40), 5, 2**50], 500)
@@ -76,7 +76,7 @@ def test_rows_that_are_the_same_are_of_one_kind():
 
 
 @pytest.mark.parametrize("seed", [1, 2**31 - 1, 2**40 + 3])
-def test_compiled_code_draws_the_entropies_that_python_does(seed):
+def test_compiled_flow_entropy_equals_python(seed):
     key = counter_rng.kind_key(seed, counter_rng.FLOW_ENTROPY)
     numbers = [0, 1, 77, 2**26 - 1]
     assert (

@@ -30,8 +30,8 @@ BUSY = {"traffic": [{"name": "t", "kind": "permutation", "size": "10GB"}]}
 
 
 @pytest.mark.parametrize("output", [{}, {"queue_samples": "1ns"}])
-def test_a_limit_is_heard_whoever_looks_on(output):
-    """Samples every nanosecond make every call of the engine short; it is asked for the time all the same."""
+def test_wall_limit_ends_run_with_frequent_queue_samples(output):
+    """Samples every nanosecond make every call of the engine short; the wall-clock limit is still checked."""
     made = scenario(**BUSY, output=output)
     simulate(scenario())  # compiled
     begin = time.monotonic()
@@ -40,13 +40,13 @@ def test_a_limit_is_heard_whoever_looks_on(output):
     assert time.monotonic() - begin < 20  # without being asked it goes on for hours
 
 
-def test_progress_is_told_between_samples():
+def test_progress_is_reported_between_queue_samples():
     told = []
     simulate(scenario(**BUSY, output={"queue_samples": "1ns"}), max_wall_s=1.0, progress=told.append)
     assert len(told) > 3 and told[-2].now_ps > told[0].now_ps
 
 
-def test_a_period_shorter_than_any_packet_is_refused():
+def test_sample_period_shorter_than_any_packet_is_rejected():
     with pytest.raises(ScenarioError, match="is shorter than any packet"):
         scenario(output={"queue_samples": "1ps"})
 
@@ -54,7 +54,7 @@ def test_a_period_shorter_than_any_packet_is_refused():
 CUT = [{"kind": "link_down", "between": ["h0", "s0"], "at": "1us"}]
 
 
-def test_a_stall_keeps_what_was_seen():
+def test_stall_keeps_partial_result():
     with pytest.raises(Stalled, match="can make no progress") as caught:
         simulate(scenario(fault=CUT))
     totals = caught.value.result.summary["totals"]
@@ -62,10 +62,9 @@ def test_a_stall_keeps_what_was_seen():
     assert caught.value.result.messages.num_rows == 4 and caught.value.result.ports.num_rows
 
 
-def test_a_stall_names_the_messages_under_way():
-    """The message of h0, whose cable is cut at 1 us: whatever of its 5 packets arrived before is answered once.
-
-    The log of packets is named where there is none, and shown where there is."""
+def test_stall_error_describes_undelivered_messages():
+    """The cable of h0 is cut at 1 us; of its 5 packets, those that arrived before are acknowledged once. The error
+    suggests the packet log if it is off, and quotes it if it is on."""
     with pytest.raises(Stalled) as caught:
         simulate(scenario(fault=CUT))
     text = str(caught.value)
@@ -92,8 +91,9 @@ def test_a_stall_names_the_messages_under_way():
         {"link": {"rate": "2kbps", "loss": 0.3}, "host": {"software_latency": "1s"}, "transport": "dlcp"},
     ],
 )
-def test_what_is_slow_has_not_stalled(fields):
-    """2 kbit/s: 17 s for a packet; half of all packets lost: a sender hears of one packet in sixteen."""
+def test_slow_and_lossy_runs_are_not_stalls(fields):
+    """At 2 kbit/s a packet takes 17 s. With half of all packets lost, a sender gets an answer to one packet in
+    sixteen."""
     assert simulate(scenario(**fields)).summary["totals"]["finished"]
 
 
@@ -103,7 +103,7 @@ def patience(**fields):
     return stall_timeout_ps(made, network, build_routing(network))
 
 
-def test_patience_follows_the_slowest_link_and_the_longest_time_out():
+def test_stall_timeout_depends_on_slowest_link_loss_and_max_rto():
     fast = patience()
     assert (
         MIN_STALL_TIMEOUT + 10**12 <= fast < 1.2 * MIN_STALL_TIMEOUT

@@ -84,7 +84,7 @@ def other(a):
     return beside(a) - inner(a)
 
 
-def test_what_one_engine_has_lowered_another_takes(own_cache):
+def test_engines_share_lowered_functions(own_cache):
     (first,) = engine("first", both)
     assert first(20) == 46 + 6 - 6
     before = {path: path.stat().st_ino for path in (own_cache / engine_cache.FUNCTIONS).iterdir()}
@@ -95,7 +95,7 @@ def test_what_one_engine_has_lowered_another_takes(own_cache):
     assert lowered_for(own_cache, "second") == lowered_for(own_cache, "first"), "all that it calls was linked"
 
 
-def test_a_number_that_has_changed_is_another_function_however_deep(own_cache, monkeypatch):
+def test_changed_constant_in_callee_recompiles_its_callers(own_cache, monkeypatch):
     (first,) = engine("first", both)
     before = kept(own_cache)
     monkeypatch.setitem(globals(), "STEP", 5)
@@ -104,8 +104,9 @@ def test_a_number_that_has_changed_is_another_function_however_deep(own_cache, m
     assert len(kept(own_cache) - before) == 3
 
 
-def test_machine_code_that_engines_have_in_common_is_made_once(own_cache, monkeypatch):
-    """Anew where a number has changed, or a file is not what was written; that of others every time."""
+def test_machine_code_of_common_functions_is_emitted_once(own_cache, monkeypatch):
+    """A changed constant or a damaged cached file causes another emission. Code of other functions is emitted every
+    time."""
     emitted, made = machine_code.emit, own_cache.parent / "made"
 
     def noted(function):
@@ -130,8 +131,8 @@ def test_machine_code_that_engines_have_in_common_is_made_once(own_cache, monkey
 
 
 @pytest.mark.parametrize("left", [b"", b"half of it", None], ids=["empty", "changed", "gone"])
-def test_what_is_not_what_was_written_is_lowered_again(own_cache, left):
-    """Any of them, one that is called by others that are whole, too."""
+def test_damaged_cached_function_is_lowered_again(own_cache, left):
+    """Each cached function is damaged in turn, even those called by intact ones."""
     engine("first", both)
     whole = {path: path.read_bytes() for path in (own_cache / engine_cache.FUNCTIONS).iterdir()}
     for number, path in enumerate(whole):
@@ -146,7 +147,7 @@ def test_what_is_not_what_was_written_is_lowered_again(own_cache, left):
             assert hashlib.sha256(data[32:]).digest() == data[:32], "all are whole again"
 
 
-def test_what_cannot_be_known_is_lowered_every_time(own_cache):
+def test_functions_without_stable_key_are_lowered_every_time(own_cache):
     for name in ("first", "second"):
         (outer,) = engine(name, lambda a: around_array(a) + down(a) + inner(a))
         assert outer(5) == 6 + 0 + 16
@@ -162,7 +163,7 @@ def made(function, **changed):
     return made_of(again(function, **changed), {})
 
 
-def test_the_key_has_all_that_a_function_is_made_of():
+def test_function_key_covers_code_constants_and_callees():
     mine = innermost.py_func
     keys = [
         made(mine),
@@ -188,7 +189,7 @@ def test_the_key_has_all_that_a_function_is_made_of():
     assert made(mine) == keys[0] == made(mine, OTHER=5), "what it does not name does not matter"
 
 
-def test_no_key_where_a_name_means_anything_else():
+def test_function_with_unsupported_globals_has_no_key():
     captured = 3
     assert made(innermost.py_func, STEP=TABLE) is None
     assert made(innermost.py_func, STEP=[3]) is None
@@ -201,7 +202,7 @@ def test_no_key_where_a_name_means_anything_else():
     assert made_of(inner.py_func, known) is not None
 
 
-def test_numbers_behind_the_name_of_a_module_are_part_of_the_key():
+def test_function_key_covers_module_constants():
     module = types.ModuleType("of_mine")
 
     def uses(a):
@@ -232,8 +233,8 @@ def instructions(folder):
 
 
 @pytest.mark.slow
-def test_an_engine_is_the_same_whatever_was_lowered_before(own_cache, tmp_path, monkeypatch):
-    """DCTCP with nothing kept, with what another transport and balancer have left, and with all of its own."""
+def test_engine_code_does_not_depend_on_function_cache(own_cache, tmp_path, monkeypatch):
+    """DCTCP is compiled with an empty cache, after another transport and balancer, and after itself."""
     made = scenario()
     compile_ahead([made])
     (identity,) = [each.identity for each in engine_cache.cached_engines()]
@@ -253,7 +254,7 @@ def test_an_engine_is_the_same_whatever_was_lowered_before(own_cache, tmp_path, 
     assert alone == after_others == after_itself
 
 
-def test_functions_that_were_not_used_for_long_go(own_cache, monkeypatch):
+def test_unused_functions_are_evicted_from_cache(own_cache, monkeypatch):
     monkeypatch.setattr(engine_cache, "MAX_FUNCTIONS", 2)
     folder = own_cache / engine_cache.FUNCTIONS
     folder.mkdir(parents=True)
@@ -269,7 +270,7 @@ def test_functions_that_were_not_used_for_long_go(own_cache, monkeypatch):
     assert engine_cache.clear(own_cache) == 0 and not folder.exists()
 
 
-def test_functions_that_are_taken_count_as_used(own_cache):
+def test_reused_functions_count_as_recently_used(own_cache):
     engine("first", both)
     for path in (own_cache / engine_cache.FUNCTIONS).iterdir():
         os.utime(path, (time.time() - 80 * 86_400,) * 2)

@@ -21,8 +21,8 @@ def wires(**fields):
     return Wires(scenario(ps_job(1), transport="dctcp", **fields))
 
 
-def test_a_message_takes_latency_store_and_forward_and_the_links():
-    """Two packets: software 2 us, both onto the first link, one more time for the second link, 1 us each."""
+def test_message_of_user_process_matches_closed_form_time():
+    """Two packets take 2 us of software latency, three transmissions over two links, and 1 us per link."""
     made = wires()
     seen = []
 
@@ -42,7 +42,7 @@ def test_a_message_takes_latency_store_and_forward_and_the_links():
     ]  # fmt: skip
 
 
-def test_until_a_time_only():
+def test_run_of_user_process_stops_at_until():
     made = wires()
 
     def long():
@@ -52,7 +52,7 @@ def test_until_a_time_only():
     assert made.run(until=20 * US)
 
 
-def test_mistakes_are_named():
+def test_send_names_unknown_hosts_and_kinds():
     made = wires()
     with pytest.raises(GradwireError, match="no host 'h9'; expected hosts are h0 to h7"):
         made.send("h0", "h9", 1)
@@ -60,7 +60,7 @@ def test_mistakes_are_named():
         made.send("h0", "h1", 1, kind="shove")
 
 
-def test_waiting_in_vain_is_a_stall():
+def test_user_process_waiting_forever_raises_stall_error():
     made = wires()
 
     def vain():
@@ -72,7 +72,7 @@ def test_waiting_in_vain_is_a_stall():
     assert f"process vain waits at {__file__}:{line}" in str(raised.value)
 
 
-def test_the_example():
+def test_own_process_example_runs():
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "own_process.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -80,8 +80,8 @@ def test_the_example():
 
 
 @pytest.mark.parametrize("when", ["at once", "after no time", "after some time", "after a message"])
-def test_what_a_process_raises_is_raised(when: str):
-    """Also by the last one to end, which nothing comes after."""
+def test_exception_of_user_process_is_raised(when: str):
+    """The exception is raised even if its process is the last to end."""
     wires = Wires("incast")
 
     def fails():
@@ -106,7 +106,7 @@ def test_what_a_process_raises_is_raised(when: str):
         ("transport", -1), ("dst", "h0"), ("dst", "h99"), ("src", ["h0"]), ("nbytes", "0B"), ("nbytes", 10**15), ("job", 5),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_used_are_named(argument: str, value: object):
+def test_invalid_send_arguments_are_named(argument: str, value: object):
     wires = Wires("incast")
     given = {"src": "h0", "dst": "h1", "nbytes": 1000, argument: value}
     with pytest.raises(GradwireError, match=rf"send\({argument}\)"):
@@ -130,7 +130,7 @@ def test_arguments_that_cannot_be_used_are_named(argument: str, value: object):
         (lambda _: Wires("incast", threads="2"), "Wires(threads): is '2', of type str"),
     ],
 )
-def test_what_cannot_be_run_is_named(given: Callable[[Wires], object], says: str):
+def test_invalid_run_arguments_are_named(given: Callable[[Wires], object], says: str):
     with pytest.raises(GradwireError) as raised:
         given(Wires("incast"))
     assert str(raised.value).startswith(says)

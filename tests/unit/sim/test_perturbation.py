@@ -31,7 +31,7 @@ def network_of(each):
     return build_network(each.topology, each.link, each.link_override)
 
 
-def test_cables_are_longer_by_less_than_a_tenth_of_a_packet_and_nothing_else_changes():
+def test_perturbation_lengthens_cables_by_under_a_tenth_of_a_packet():
     plain = network_of(scenario())
     found = [network_of(each) for each in perturbed(scenario(), 5)]
     for network in found:
@@ -49,15 +49,15 @@ def test_cables_are_longer_by_less_than_a_tenth_of_a_packet_and_nothing_else_cha
     assert {tuple(network_of(each).link_latency.tolist()) for each in perturbed(scenario(seed=2), 5)} != latencies
 
 
-def test_every_cable_is_longer_even_where_a_packet_takes_no_time():
-    """A tenth of a packet of 1466 bytes at 10 Tbit/s is 117 ps: among so many draws none is 0."""
+def test_perturbation_lengthens_every_cable_of_fast_networks():
+    """A tenth of a packet's time at 10 Tbit/s is 117 ps; none of many draws may be 0."""
     fast = scenario(topology={"kind": "star", "hosts": 3}, link={"rate": "10Tbps", "latency": "10us"})
     plain = network_of(fast).link_latency
     more = [network_of(each).link_latency - plain for each in perturbed(fast, 100)]
     assert min(map(min, more)) >= 1 and max(map(max, more)) <= 117
 
 
-def test_shaken_simulations_are_other_runs_of_the_same_experiment():
+def test_perturbed_simulations_differ_with_similar_means():
     runs = [simulate(each) for each in (scenario(), *perturbed(scenario(), 3))]
     ends = [run.messages["end_ps"].to_numpy() for run in runs]
     assert len({tuple(each.tolist()) for each in ends}) == 4
@@ -65,7 +65,7 @@ def test_shaken_simulations_are_other_runs_of_the_same_experiment():
     assert max(means) < 1.3 * min(means)
 
 
-def test_seeds_that_follow_the_largest_one_are_seeds_too():
+def test_reseeded_variants_wrap_around_the_largest_seed():
     found = list(reseeded_variants(scenario(seed=2**63 - 2), 4))
     assert [each.seed for each in found] == [2**63 - 2, 2**63 - 1, 0, 1]
     assert all(type(each).model_validate(each.as_written()).seed == each.seed for each in found)

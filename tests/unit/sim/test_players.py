@@ -60,13 +60,13 @@ def both(case, trace=TRACE):
         (ps_job(3, **FEW, exchange={"shards": "split", "split_above": "40kB"}, servers=2, scheduler="tictac"), "dctcp"),
     ],
 )
-def test_jobs(job, transport):
+def test_engine_and_simpy_players_agree_on_jobs(job, transport):
     result = both(scenario(job, transport=transport, switch=SWITCH | {"selective_drop": transport == "dlcp"}))
     assert result.summary["totals"]["finished"] and result.iterations.num_rows == job["workers"] * 3
 
 
 @pytest.mark.parametrize("transport", ["dctcp", "dlcp"])
-def test_hosts_with_several_cards(transport):
+def test_engine_and_simpy_players_agree_with_several_nics_per_host(transport):
     topology = {"kind": "rail", "hosts": 4, "cards": 3, "spines": 2}
     job = ring_job(4, bucket="100KB", **FEW, **(TAGGED if transport == "dlcp" else {}))
     result = both(
@@ -76,8 +76,8 @@ def test_hosts_with_several_cards(transport):
     assert nics == {(f"nic{card}",) * 2 for card in range(3)}
 
 
-def test_two_jobs_and_traffic_with_edges_and_slow_hosts():
-    """Everything at once, cut short while it goes on."""
+def test_engine_and_simpy_players_agree_on_jobs_traffic_and_faults():
+    """Two jobs, traffic with dependencies and a slow host run together, complete and cut short."""
     jobs = [ps_job(3, **FEW, name="a"), ring_job(4, **FEW, name="b", start="1ms")]
     traffic = [
         {"kind": "all_to_all", "name": "x", "size": "20kB", "order": "shifts", "rounds": 3, "period": "1ms"},
@@ -93,8 +93,8 @@ def test_two_jobs_and_traffic_with_edges_and_slow_hosts():
 
 
 @pytest.mark.slow
-def test_traffic_beside_a_job_that_is_done(tmp_path):
-    """The network goes on for a software latency; what it carries then is in all tables alike."""
+def test_engine_and_simpy_players_agree_on_traffic_after_job_end(tmp_path):
+    """The network runs one software latency longer; all tables contain the packets sent in that time."""
     traffic = [{"kind": "poisson", "name": "x", "load": 0.5, "sizes": "20kB"}]
     case = scenario(ps_job(3), traffic=traffic, host={"software_latency": "50us"}, output={"packet_log": True})
     result = both(case, make_trace([[3000], [40_000]], iterations=1))
@@ -107,8 +107,8 @@ def test_traffic_beside_a_job_that_is_done(tmp_path):
     assert Result.read(result.write(tmp_path / "r")).flows.equals(result.flows)
 
 
-def test_traffic_that_ends_before_its_first_flow():
-    """Nothing happens, and it takes no time."""
+def test_traffic_without_flows_ends_at_time_zero():
+    """The run has no messages and takes no simulated time."""
     case = build_scenario({
         "name": "none", "topology": {"kind": "star", "hosts": 4},
         "traffic": [{"kind": "poisson", "name": "x", "load": 1e-6, "sizes": "20kB", "start": "77us", "stop": "78us"}],
@@ -119,13 +119,13 @@ def test_traffic_that_ends_before_its_first_flow():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["dctcp", "dlcp"])
-def test_the_demo(policy):
+def test_engine_and_simpy_players_agree_on_the_demo(policy):
     case = load_scenario("demo", set=["job.iterations=2"], policy=policy)
     both(case, None)
 
 
-def test_a_slow_host_computes_longer_from_then_on():
-    """Three iterations, the second one slow in part."""
+def test_slow_host_computes_longer_while_fault_is_active():
+    """Of three iterations the second one is slow in part."""
     trace = make_trace([[1]], iterations=1)
     plain = simulate(scenario(ps_job(1, iterations=3)), trace).iterations.to_pylist()
     length = plain[0]["compute_ps"]
@@ -137,8 +137,8 @@ def test_a_slow_host_computes_longer_from_then_on():
 
 
 @pytest.mark.parametrize("fabric", [None, by_simpy])
-def test_a_stall_says_what_workers_wait_for(fabric):
-    """Nothing gets through a link that loses everything."""
+def test_stall_error_names_missing_collective_step(fabric):
+    """The links lose all packets."""
     job = {"workers": 3, "exchange": {"kind": "ring", "bucket": "100KB"}}
     case = scenario(job, transport="dlcp", link={"rate": "100Gbps", "latency": "1us", "loss": 0.9999999})
     with pytest.raises(StallError, match=r"worker 0 on h0 waits for .*reduce_scatter of part .* \(under way\)"):

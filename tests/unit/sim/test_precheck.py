@@ -43,7 +43,7 @@ def tables(**fields):
         ),
     ],
 )
-def test_what_a_run_would_refuse_is_found_by_check(fields, says):
+def test_check_and_run_reject_the_same_scenarios(fields, says):
     made = build_scenario(tables(**fields))
     for find in (lambda: check_variants([made]), lambda: simulate(made)):
         with pytest.raises(ScenarioError) as error:
@@ -55,14 +55,14 @@ def test_what_a_run_would_refuse_is_found_by_check(fields, says):
     "content, says",
     [(b"", r"no X in \S+mine.py"), (b"x = '\0'", r"\S+mine.py: source code string cannot contain null")],
 )
-def test_a_module_of_ones_own_is_called_by_its_file(tmp_path, content, says):
-    """Not by the name under which it is kept here."""
+def test_error_in_user_module_names_its_file(tmp_path, content, says):
+    """The error does not use the module's internal name."""
     (tmp_path / "mine.py").write_bytes(content)
     with pytest.raises(ScenarioError, match=rf"cannot load 'mine:X': {says}"):
         simulate(build_scenario(tables(transport={"kind": "mine:X"}, modules=str(tmp_path))))
 
 
-def test_names_of_logged_traffic():
+def test_packet_log_rejects_unknown_job_names():
     build_scenario(tables(output={"packet_log": ["t"]}))
     with pytest.raises(ScenarioError) as error:
         build_scenario(tables(output={"packet_log": ["t", "nojob"]}))
@@ -78,7 +78,7 @@ def test_names_of_logged_traffic():
         {"kind": "rail", "hosts": 8, "cards": 2, "spines": 10**7},
     ],
 )
-def test_networks_that_are_too_large_are_refused_at_once(topology):
+def test_oversized_networks_are_rejected_quickly(topology):
     begin = time.process_time()
     with pytest.raises(ScenarioError, match="at most"):
         build_scenario(tables(topology=topology))
@@ -102,13 +102,13 @@ def test_networks_that_are_too_large_are_refused_at_once(topology):
         {"kind": "torus", "dims": [2, 3, 4], "hosts_per_switch": 2},
     ],
 )
-def test_the_size_of_a_network_is_known_before_it_is_built(topology):
+def test_topology_size_equals_built_network(topology):
     made = build_scenario(tables(topology=topology))
     network = build_network(made.topology, made.link)
     assert made.topology.size == (network.switch_count, network.link_count // 2)
 
 
-def test_the_hosts_of_a_network_from_a_file_are_looked_up(tmp_path):
+def test_check_rejects_unknown_hosts_of_file_topology(tmp_path):
     (tmp_path / "net.txt").write_text("3 1 2\n2\n0 2 10Gbps 0.001ms 0\n1 2 10Gbps 0.001ms 0\n")
     made = build_scenario({
         "name": "x", "topology": {"kind": "hpcc", "file": "net.txt"},

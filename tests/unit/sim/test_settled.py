@@ -38,8 +38,8 @@ def events_of(fabric, until=10**12):
 
 
 @pytest.mark.parametrize("kind", ["dlcp", "dctcp", "tcp_newreno"])
-def test_sender_hears_of_the_end_one_small_packet_later(kind):
-    """Nothing else is on the way back: 66 bytes over two links of 1 us."""
+def test_sender_settles_one_acknowledgement_after_delivery(kind):
+    """The reverse path is idle: 66 bytes cross two links of 1 us."""
     fabric = fabric_of(transport(kind))
     fabric.send(0, 1, 0, 100_000, settled=True)
     (what, _, delivered), (then, message, settled) = events_of(fabric)
@@ -47,7 +47,7 @@ def test_sender_hears_of_the_end_one_small_packet_later(kind):
     assert settled == delivered + 2 * (TCP_OVERHEAD * BYTE + US)
 
 
-def test_only_those_are_told_that_were_asked_for():
+def test_settled_events_come_only_for_requested_messages():
     fabric = fabric_of(transport("dlcp"))
     for number in range(6):
         fabric.send(0, 1 + number % 3, 0, 20_000, settled=number % 2 == 1)
@@ -56,7 +56,7 @@ def test_only_those_are_told_that_were_asked_for():
     assert sorted(message for what, message, _ in found if what is Delivered) == list(range(6))
 
 
-def test_the_fabric_stops_within_the_latency_of_what_a_sender_hears():
+def test_fabric_stops_within_host_latency_of_settled_event():
     fabric = fabric_of(transport("dlcp"), host_latency_ps=US // 2)
     fabric.send(0, 1, 0, 100_000, settled=True)
     told = []
@@ -69,7 +69,7 @@ def test_the_fabric_stops_within_the_latency_of_what_a_sender_hears():
 
 
 @pytest.mark.parametrize("kind", ["dlcp", "dctcp", "ltp", "ndp", "constant_rate", "dcqcn", "swift", "pfabric"])
-def test_every_transport_tells_in_the_end_over_a_lossy_link(kind):
+def test_every_transport_settles_all_messages_over_lossy_links(kind):
     more = {"min_rto": "200us"} if kind == "dctcp" else {}
     network = star_of(5, loss=0.05)
     needs = {"ndp": {"trim_threshold": "100kB"}, "pfabric": {"shortest_first": True}}
@@ -124,16 +124,16 @@ def message(log, size=1):
     return made
 
 
-def test_credit_comes_back_when_the_sender_knows_and_not_before():
-    """The credit of four goes at once, and the fifth when the first of them is known to be there."""
+def test_credit_returns_when_the_sender_settles():
+    """The credit of four is used at once; the fifth message starts when the first is settled."""
     coupling = Coupling(Scripted([100, 200, 300, 400, 950], [500, 450, 700, 800, 960]), 5, ["a", "b"])
     track = coupling.play(burst([1] * 5, [0] * 5, 4))
     coupling.run(lambda: not track.undelivered)
     assert track.steps[0].started.tolist() == [5, 5, 5, 5, 455]
 
 
-def test_delivery_and_knowledge_at_the_same_moment_come_in_that_order_of_use():
-    """The sender knows before the receiver's job can react: an answer finds the credit back."""
+def test_settled_event_precedes_delivery_at_equal_time():
+    """The sender settles before the receiver's job reacts, so a reply finds the credit returned."""
     log = []
     coupling = Coupling(Scripted([100], [100]), 5, ["a", "b"])
     each = message(log)
@@ -143,14 +143,14 @@ def test_delivery_and_knowledge_at_the_same_moment_come_in_that_order_of_use():
     assert log == ["settled", ("arrived", 0)]
 
 
-def test_jobs_are_not_alone_while_a_sender_has_not_heard():
-    """All is delivered; the only thing to come is that one sender hears of it, and then it sends more."""
+def test_coupling_continues_until_senders_settle():
+    """All messages are delivered; one settled event is pending, after which the sender sends more."""
     coupling = Coupling(Scripted([10, 20, 30, 40, 5000], [3000, 3001, 3002, 3003, 6000]), 5, ["a", "b"])
     track = coupling.play(burst([1] * 5, [0] * 5, 4))
     assert coupling.run(lambda: not track.undelivered)
 
 
-def test_a_stall_names_senders_that_never_hear():
+def test_stall_error_names_senders_that_never_settle():
     coupling = Coupling(Scripted([10, 20, 30, 40], [None] * 4), 5, ["a", "b"])
     coupling.play(burst([1] * 5, [0] * 5, 4))
     with pytest.raises(StallError, match=r"message 3 of .* delivered, but its sender does not know"):
@@ -158,9 +158,9 @@ def test_a_stall_names_senders_that_never_hear():
 
 
 @pytest.mark.parametrize("latency", [50 * US, 100 * US])
-def test_a_job_by_layer_releases_the_fifth_partition_when_it_hears_of_the_first(latency):
-    """Five partitions of 25 packets, far away: four go out, and the fifth when the Stop of the one that arrives first, 66
-    bytes over two links, is back at the worker."""
+def test_layer_order_releases_fifth_partition_when_first_settles(latency):
+    """Of five partitions of 25 packets to a distant server, four are sent at once. The fifth follows when the 66-byte
+    Stop of the first arrival is back at the worker."""
     trace, software = make_trace([[125_000]]), 200 * US
     job = ps_job(1, order="layer", exchange={"partition": "100kB"})
     host = {"software_latency": f"{software // US}us"}

@@ -41,26 +41,26 @@ class CautiousFabric(IdealFabric):
 
 
 @pytest.mark.parametrize("job", [ps_job(3, 2, iterations=3, jitter=0.1), ring_job(4, iterations=3)])
-def test_results_do_not_depend_on_where_the_fabric_stops(job):
+def test_results_do_not_depend_on_fabric_stop_times(job):
     cases = scenario(job, ring_job(2, iterations=4, order="layer", bucket="8000B"))
     eager = simulate(cases, TRACE, fabric=Ideal())
     cautious = simulate(cases, TRACE, fabric=lambda *_: CautiousFabric())
     assert same(eager, cautious)
 
 
-def test_a_message_enters_the_network_after_the_software_latency():
+def test_message_enters_network_after_software_latency():
     ideal = Ideal()
     case = scenario(ps_job(2), host={"software_latency": "7us"})
     messages = rows(simulate(case, TRACE, fabric=ideal).messages)
     assert [sent[0] - row["start_ps"] for sent, row in zip(ideal.made.sent, messages, strict=True)] == [7 * US] * 8
 
 
-def test_the_same_run_twice_is_the_same():
+def test_repeated_simulation_gives_equal_results():
     case = scenario(ps_job(3, 2, iterations=3, jitter=0.2), ring_job(3))
     assert same(simulate(case, TRACE, fabric=Ideal()), simulate(case, TRACE, fabric=Ideal()))
 
 
-def test_results_do_not_depend_on_the_order_of_hashes():
+def test_results_do_not_depend_on_hash_seed():
     code = """
 from sim_cases import *
 from gradwire.sim.simulate import simulate
@@ -83,7 +83,7 @@ print(rows(result.iterations), rows(result.messages), result.summary)
     assert len(outputs) == 1 and len(outputs.pop()) > 1000
 
 
-def test_jobs_on_different_hosts_do_not_disturb_each_other_in_an_ideal_network():
+def test_jobs_on_disjoint_hosts_are_independent_in_ideal_network():
     alone = simulate(scenario(ps_job(2, name="a")), TRACE, fabric=Ideal())
     both = simulate(scenario(ps_job(2, name="a"), ring_job(3, name="b")), TRACE, fabric=Ideal())
     assert [row for row in rows(both.iterations) if row["job"] == "a"] == rows(alone.iterations)
@@ -92,7 +92,7 @@ def test_jobs_on_different_hosts_do_not_disturb_each_other_in_an_ideal_network()
 # --- the Result -----------------------------------------------------------------------------------
 
 
-def test_the_summary_says_what_was_run():
+def test_summary_records_seed_hashes_and_totals():
     case = scenario(ps_job(2, iterations=2), seed=5)
     result = simulate(case, TRACE, fabric=Ideal())
     assert result.summary["seed"] == 5
@@ -113,7 +113,7 @@ def test_traces_are_loaded_by_name(tmp_path):
         simulate(scenario(ps_job(2, trace=str(tmp_path / "nowhere"))), fabric=Ideal())
 
 
-def test_duration_ends_a_run_and_keeps_what_was_seen():
+def test_duration_ends_run_with_partial_result():
     full = rows(simulate(scenario(ps_job(2, iterations=3)), TRACE, fabric=Ideal()).iterations)
     cut = full[1]["end_ps"] + 1
     result = simulate(scenario(ps_job(2, iterations=3), duration=f"{cut}ps"), TRACE, fabric=Ideal())
@@ -148,7 +148,7 @@ def test_ctrl_c_keeps_partial_results():
 # --- stalls ---------------------------------------------------------------------------------------
 
 
-def test_a_stall_says_who_waits_for_what():
+def test_stall_error_names_waiting_worker_and_missing_messages():
     case = scenario(ps_job(2, iterations=2))
     with pytest.raises(StallError) as error:
         simulate(case, TRACE, fabric=Ideal(swallow=lambda number: number == 1))
@@ -160,14 +160,14 @@ def test_a_stall_says_who_waits_for_what():
     assert error.value.exit_code == 1
 
 
-def test_a_stalled_ring_names_segments_that_are_missing():
+def test_stalled_ring_names_missing_segments():
     with pytest.raises(
         StallError, match=r"waits for all layers of iteration 0: \d+ messages: (reduce_scatter|all_gather) of"
     ):
         simulate(scenario(ring_job(4)), TRACE, fabric=Ideal(swallow=lambda number: number == 5))
 
 
-def test_a_fabric_that_knows_why_it_is_stuck_is_quoted():
+def test_stall_error_quotes_reason_of_fabric():
     class Stuck(IdealFabric):
         idle = False
 
@@ -179,7 +179,7 @@ def test_a_fabric_that_knows_why_it_is_stuck_is_quoted():
         simulate(scenario(ps_job(1)), TRACE, fabric=lambda *_: Stuck(swallow=lambda number: True))
 
 
-def test_a_duration_ends_a_stuck_run_without_complaint():
+def test_duration_ends_stuck_run_without_error():
     class Stuck(IdealFabric):
         idle = False
 
@@ -195,39 +195,39 @@ def names(network, hosts):
     return [network.names[host] for host in hosts]
 
 
-def test_packed_fills_switch_after_switch_and_spread_deals_in_turn():
+def test_packed_fills_switches_and_spread_alternates_between_them():
     network = leaf_spine(3, 3, 1, LINK)
     assert names(network, host_sequence(network, "packed")) == [f"h{n}" for n in range(9)]
     assert names(network, host_sequence(network, "spread")) == [f"h{n}" for n in (0, 3, 6, 1, 4, 7, 2, 5, 8)]
 
 
-def test_spread_uses_as_many_switches_as_it_can():
+def test_spread_placement_uses_as_many_switches_as_possible():
     network = fat_tree(4, LINK)
     first = host_sequence(network, "spread")[:8]
     assert len({network.edge_of[host] for host in first}) == 8
 
 
-def test_workers_come_before_servers_and_jobs_do_not_share_hosts():
+def test_placement_puts_workers_before_servers_on_separate_hosts():
     case = scenario(ps_job(3, 2), ring_job(3))
     (first, second) = place_jobs(case.job, star(8, LINK))
     assert (first.workers, first.servers) == ((0, 1, 2), (3, 4))
     assert (second.workers, second.servers) == ((5, 6, 7), ())
 
 
-def test_named_hosts_are_not_given_to_others():
+def test_placement_reserves_named_hosts():
     named = {"workers": ["h1", "h0"], "servers": ["h4"]}
     (first, second) = place_jobs(scenario(ring_job(4), ps_job(2, placement=named)).job, star(8, LINK))
     assert first.workers == (2, 3, 5, 6)
     assert (second.workers, second.servers) == ((1, 0), (4,))
 
 
-def test_colocated_servers_sit_evenly_on_workers():
+def test_colocated_servers_are_spread_evenly_over_workers():
     job = ps_job(8, 4, exchange={"colocated": True})
     (places,) = place_jobs(scenario(job).job, star(8, LINK))
     assert places.workers == tuple(range(8)) and places.servers == (0, 2, 4, 6)
 
 
-def test_a_worker_and_a_server_may_be_named_onto_one_host():
+def test_worker_and_server_can_be_placed_on_one_host():
     job = ps_job(2, 1, placement={"workers": ["h0", "h1"], "servers": ["h1"]})
     result = simulate(scenario(job), TRACE, fabric=Ideal())
     assert used(result) == {"h0", "h1"} and result.summary["totals"]["finished"]
@@ -239,7 +239,7 @@ def graph_file(tmp_path):
     return {"kind": "graph", "file": str(path)}
 
 
-def test_a_graph_file_brings_its_own_names(tmp_path):
+def test_placement_uses_host_names_of_graph_file(tmp_path):
     job = ps_job(2, placement={"workers": ["gamma", "alpha"], "servers": ["beta"]})
     assert used(simulate(scenario(job, topology=graph_file(tmp_path)), TRACE, fabric=Ideal())) == {
         "alpha",
@@ -248,7 +248,7 @@ def test_a_graph_file_brings_its_own_names(tmp_path):
     }
 
 
-def test_hosts_that_are_missing_or_none_are_all_named(tmp_path):
+def test_placement_error_names_all_invalid_hosts(tmp_path):
     topology = graph_file(tmp_path)
     job = ps_job(2, placement={"workers": ["gamma", "nobody"], "servers": ["tor"]})
     with pytest.raises(ScenarioError) as error:
@@ -260,7 +260,7 @@ def test_hosts_that_are_missing_or_none_are_all_named(tmp_path):
     assert "alpha, beta, gamma" in text
 
 
-def test_more_workers_than_hosts_are_refused(tmp_path):
+def test_more_workers_than_hosts_are_rejected(tmp_path):
     with pytest.raises(ScenarioError, match=r"3 workers and 1 servers need 4 hosts.*at most 3"):
         simulate(scenario(ps_job(3), topology=graph_file(tmp_path)), TRACE, fabric=Ideal())
 
@@ -268,14 +268,14 @@ def test_more_workers_than_hosts_are_refused(tmp_path):
 # --- other refusals -------------------------------------------------------------------------------
 
 
-def test_every_job_with_a_phase_the_trace_does_not_have_is_named():
+def test_error_names_all_jobs_with_unknown_trace_phase():
     case = scenario(ps_job(2, phase="late"), ring_job(2), ring_job(2, phase="late"))
     with pytest.raises(ScenarioError) as error:
         simulate(case, TRACE, fabric=Ideal())
     assert [each.path for each in error.value.mistakes] == ["job[0].phase", "job[2].phase"]
 
 
-def test_hosts_faster_than_the_network_are_refused(tmp_path):
+def test_software_latency_below_link_latency_is_rejected(tmp_path):
     case = scenario(ps_job(2), topology=graph_file(tmp_path), host={"software_latency": "1us"})
     with pytest.raises(ScenarioError, match=r"host\.software_latency: 1us is below.*at least 1\.0048us"):
         simulate(case, TRACE, fabric=Ideal())

@@ -66,7 +66,7 @@ def starts(outcome: Outcome, message: int) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_warm_connection_sends_at_line_rate_from_the_first_packet(kind):
+def test_warm_connection_sends_at_line_rate_from_first_packet(kind):
     letters = [MessageSpec(0, 0, 1, 300_000), MessageSpec(100 * US, 0, 1, 300_000)]
     fresh, warm = play(letters, kind, "fresh"), play(letters, kind)
     assert ends(fresh)[0] == ends(warm)[0] > alone(300)  # slow start
@@ -76,10 +76,11 @@ def test_a_warm_connection_sends_at_line_rate_from_the_first_packet(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("silence", "window"), [(199, 207), (201, 103), (401, 51), (2_000, 10)])
-def test_the_window_falls_after_a_silence(kind, silence, window):
-    """300 packets make it 207: 160 when the last of them leaves, and one more for each of the next 47 answers, until not
-    even half of it is under way (160 + 47 > 2 (150 - 47)). It halves for every time-out (200 us) that passes after the
-    last packet was sent, down to the first window; so many leave before the first answer, 40 us later, is there."""
+def test_window_halves_per_timeout_of_idle_time(kind, silence, window):
+    """After 300 packets the window is 207. It is 160 when the last packet leaves, and grows by one for each of the
+    next 47 answers, until less than half of it is in flight (160 + 47 > 2 (150 - 47)). It halves for every time-out
+    (200 us) that passes after the last packet was sent, down to the initial window. The test counts packets that
+    leave before the first answer, 40 us later."""
     first = [MessageSpec(0, 0, 1, 300_000)]
     again = starts(play(first, kind, cable=10 * US), 0)[-1] + silence * US
     outcome = play([*first, MessageSpec(again, 0, 1, 2_000_000)], kind, cable=10 * US)
@@ -112,12 +113,12 @@ def _rested(owner: Any, window: int, threshold: int, silence: int) -> FlowHarnes
         (6, 50, 50_000, 6, 50),  # and one below that is left alone
     ],
 )  # fmt: skip
-def test_resume(window, threshold, silence, after, threshold_after):
+def test_resume_reduces_window_after_idle_time(window, threshold, silence, after, threshold_after):
     flow = _rested(TcpNewReno, window, threshold, silence)
     assert (flow.sender.cwnd / 2**SHIFT, flow.sender.ssthresh >> SHIFT) == (after, threshold_after)
 
 
-def test_the_cubic_curve_stands_still_while_nothing_is_to_be_sent():
+def test_cubic_epoch_shifts_by_idle_time():
     flow = FlowHarness(Cubic, 100)
     flow.sender.epoch, flow.sender.last_ack_at, flow.sender.last_sent_at = 100 * US, 150 * US, 145 * US
     flow.run["resume"](flow.memory, flow.k, flow.f, 400 * US)
@@ -127,8 +128,9 @@ def test_the_cubic_curve_stands_still_while_nothing_is_to_be_sent():
 # --- one sequence of packets ----------------------------------------------------------------------------------------
 
 
-def test_a_message_queues_behind_the_one_before_it():
-    """Its packets follow without a gap, and it is delivered when they are there, not when the first is acknowledged."""
+def test_message_queues_behind_previous_message_of_connection():
+    """Its packets follow without a gap. It is delivered when they arrive, independent of acknowledgements of the
+    message before."""
     letters = [MessageSpec(0, 0, 1, 300_000), MessageSpec(200 * US, 0, 1, 50_000), MessageSpec(201 * US, 0, 1, 20_000)]
     outcome = play(letters, min_rto="1ms")
     assert ends(outcome)[1:] == [200 * US + alone(50), 200 * US + alone(70)]
@@ -136,8 +138,8 @@ def test_a_message_queues_behind_the_one_before_it():
     assert set(np.diff(both).tolist()) == {TX}
 
 
-def test_messages_are_delivered_in_their_order():
-    """A short one behind a long one does not overtake it, where fresh connections take turns."""
+def test_persistent_connection_delivers_messages_in_order():
+    """A short message does not overtake a long one, although fresh connections share the link in turn."""
     letters = [MessageSpec(0, 0, 1, 500_000), MessageSpec(1, 0, 1, 1_000)]
     fresh, stream = ends(play(letters, connections="fresh")), ends(play(letters))
     assert fresh[1] < fresh[0] and stream[0] < stream[1]
@@ -145,8 +147,9 @@ def test_messages_are_delivered_in_their_order():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_next_message_finds_the_loss_at_the_end_of_the_one_before(kind):
-    """The last packet of the first message is lost; three packets of the second say so, and no time-out is needed."""
+def test_next_message_detects_tail_loss_of_previous_message(kind):
+    """The last packet of the first message is lost. Three packets of the second one reveal it, so no time-out is
+    needed."""
     first, gone = 20, 19 * TX  # when the last packet of the first one leaves
     warm = [MessageSpec(0, 0, 1, 300_000)]
     at_ps = 150 * US
@@ -163,8 +166,8 @@ def test_the_next_message_finds_the_loss_at_the_end_of_the_one_before(kind):
     assert ends(alone_again)[1] > at_ps + MS  # nobody says so: the timer
 
 
-def test_estimates_survive():
-    """The first packet of all is timed, and what is known of the round trip goes on."""
+def test_round_trip_estimate_persists_across_messages():
+    """Only the first packet is timed; later messages use its round trip."""
     fabric = _fabric([transport("tcp_newreno", payload="1000B", connections="persistent")])
     for n in range(5):
         fabric.send(n * 100 * US, 0, 1, 1000)
@@ -190,8 +193,8 @@ def _entropies(letters: list[MessageSpec], connections: str) -> list[set[int]]:
     return found
 
 
-def test_one_for_each_transport_pair_and_class():
-    """Which shows in the path: a connection has one, and the messages on it share it."""
+def test_connections_are_per_transport_host_pair_and_priority():
+    """The path entropy shows the sharing: a connection has one, and its messages share it."""
     letters = [
         MessageSpec(0, 0, 2, 5000), MessageSpec(0, 0, 2, 5000), MessageSpec(9 * US, 0, 2, 5000), MessageSpec(0, 0, 3, 5000),
         MessageSpec(0, 2, 0, 5000), MessageSpec(0, 0, 2, 5000, priority=1), MessageSpec(0, 0, 2, 5000, transport=1),
@@ -206,8 +209,8 @@ def test_one_for_each_transport_pair_and_class():
 # --- for ever -------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_begin_anew_after_the_last(monkeypatch):
-    """Cumulative points have 22 bits."""
+def test_sequence_numbers_wrap_around_22_bits(monkeypatch):
+    """Cumulative acknowledgements have 22 bits."""
     letters = [MessageSpec(n * 20 * US, 0, 1, 40_000 + n) for n in range(20)]
     plain = play(letters)
     monkeypatch.setattr(records, "FIRST_PACKET", (1 << 22) - 130)
@@ -217,8 +220,8 @@ def test_numbers_begin_anew_after_the_last(monkeypatch):
     assert ends(around) == ends(plain)
 
 
-def test_what_is_over_is_forgotten():
-    """Ten thousand messages, one after the other: records and bitmaps are used again."""
+def test_persistent_connection_reuses_records_and_bitmaps():
+    """Ten thousand messages run one after the other."""
     fabric = _fabric([transport("dctcp", payload="1000B", connections="persistent")])
     most = 0
     for n in range(200):
@@ -249,10 +252,10 @@ RING = {
 }  # fmt: skip
 
 
-def test_rings_need_no_slow_start():
-    """Each step of a ring goes to the same neighbour: 193 packets, and 66 bytes for each of those that come from the
-    other one. On an open window that is all; a fresh one of 10 packets waits for answers first, where 35 fill the path:
-    25 and then 15 packets' time."""
+def test_persistent_connections_avoid_slow_start_in_rings():
+    """Each step of a ring sends 193 packets to the same neighbour, and shares the link with 66-byte acknowledgements.
+    An open window needs no more time; a fresh window of 10 packets waits for answers first, where 35 fill the path:
+    25 and then 15 packet times."""
 
     def steps(connections: str) -> Any:
         transport = {"kind": "cubic", "payload": "1400B", "connections": connections}
@@ -269,7 +272,7 @@ def test_rings_need_no_slow_start():
 
 
 @pytest.mark.parametrize("kind", ["pias", "dlcp", "swift", "timely", "ndp", "constant_rate"])
-def test_transports_without_connections_refuse_the_setting(kind):
+def test_transports_without_connections_reject_persistent_setting(kind):
     with pytest.raises(ScenarioError, match=r"transport\.connections"):
         build_scenario({
             "name": "x", "topology": {"kind": "star", "hosts": 3}, "transport": {"kind": kind, "connections": "persistent"},
@@ -277,7 +280,7 @@ def test_transports_without_connections_refuse_the_setting(kind):
         })  # fmt: skip
 
 
-def test_the_testbeds_own_setting_is_the_transports_now():
+def test_former_emulation_connections_key_is_rejected_with_a_hint():
     with pytest.raises(ScenarioError, match=r'emulation.connections.*transport = .*connections = "persistent"'):
         build_scenario({
             "name": "x", "topology": {"kind": "star", "hosts": 3}, "emulation": {"connections": "persistent"},
@@ -285,7 +288,7 @@ def test_the_testbeds_own_setting_is_the_transports_now():
         })  # fmt: skip
 
 
-def test_a_descendant_has_to_say_that_it_carries_streams(tmp_path):
+def test_user_subclass_must_declare_persistent_connections(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from gradwire.protocols.transports.tcp.dctcp import Dctcp\nclass Mine(Dctcp):\n    pass\n"
     )

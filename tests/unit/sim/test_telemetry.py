@@ -87,7 +87,7 @@ def crossings(result: Result) -> dict[str, list[tuple[int, int, int]]]:
     return found
 
 
-def test_the_case_is_worth_it():
+def test_telemetry_case_has_drops_queues_and_marks():
     result = recorded()
     causes = Counter(row["cause"] for row in rows(result.drops))
     assert causes["tail"] > 20
@@ -97,7 +97,7 @@ def test_the_case_is_worth_it():
 
 
 @pytest.mark.parametrize("what", ["traffic", "job"])
-def test_looking_changes_nothing(what: str):
+def test_telemetry_does_not_change_results(what: str):
     trace = None
     changes: dict[str, Any] = {}
     if what == "job":
@@ -114,14 +114,14 @@ def test_looking_changes_nothing(what: str):
     assert plain.summary["engine"] == watched.summary["engine"]
 
 
-def test_threads_see_the_same():
+def test_telemetry_does_not_depend_on_threads():
     one, two = recorded(), recorded(2)
     for name in TABLES:
         assert getattr(one, name).equals(getattr(two, name)), name
 
 
-def test_samples_are_what_the_packets_say():
-    """At t, of what arrived before t waits what starts at t or later, and what started before t has been sent."""
+def test_queue_samples_match_packet_log():
+    """A packet is queued at t if it arrived before t and starts at t or later. Bytes started before t count as sent."""
     result = recorded()
     crossed = crossings(result)
     sent: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -145,8 +145,8 @@ def test_samples_are_what_the_packets_say():
     assert deep > 30
 
 
-def test_there_are_no_samples_while_nothing_is_under_way():
-    """A job computes for 6 ms before it sends anything, and again before it sends the next time."""
+def test_queue_samples_are_omitted_while_network_is_idle():
+    """A job computes for 6 ms before each exchange."""
     trace = make_trace([[10_000], [300_000]], forward=1 * MS, backward=2 * MS)
     job = {"name": "job", "trace": "none", "iterations": 2, **ps_job(6, 2)}
     result = simulate(case(ALL, job=[job], traffic=[]), trace)
@@ -162,7 +162,7 @@ def test_there_are_no_samples_while_nothing_is_under_way():
     assert {time for time in busy | waits if time < last} == {time for time in times.tolist() if time < last}
 
 
-def test_waiting_times_are_what_the_packets_say():
+def test_delay_histogram_matches_packet_log():
     result = recorded()
     counted: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for row in rows(result.delays):
@@ -180,7 +180,7 @@ def test_waiting_times_are_what_the_packets_say():
     assert wide > 15
 
 
-def test_ports_by_their_names_and_by_nodes():
+def test_sample_ports_accepts_port_and_node_names():
     table = simulate(case({"queue_samples": "3us", "sample_ports": ["leaf1", "h2->leaf0"]})).samples
     assert set(table["port"].to_pylist()) == {
         "h2->leaf0", "leaf1->h4", "leaf1->h5", "leaf1->h6", "leaf1->h7", "leaf1->spine0", "leaf1->spine1",
@@ -192,8 +192,8 @@ def test_ports_by_their_names_and_by_nodes():
         check_variants([case({"queue_samples": "3us", "sample_ports": ["leaf9"]})])
 
 
-def test_parallel_cables_are_all_sampled(tmp_path: Any):
-    """Two cables between the same switches have one name, and both are meant by it."""
+def test_sample_ports_includes_all_parallel_cables(tmp_path: Any):
+    """Two cables between the same switches have one name, which selects both."""
     from gradwire.sim.telemetry import find_ports
     from gradwire.topology import build_network
 
@@ -204,7 +204,7 @@ def test_parallel_cables_are_all_sampled(tmp_path: Any):
     assert find_ports([network.link_name(twice[0])], network).tolist() == twice.tolist()
 
 
-def test_packets_of_one_job_alone():
+def test_packet_log_can_be_limited_to_one_traffic():
     output = {"packet_log": ["late"]}
     result = simulate(case(output))
     late = {row["message"] for row in rows(result.messages) if row["job"] == "late"}
@@ -213,7 +213,7 @@ def test_packets_of_one_job_alone():
     assert rows(result.packets) == everything
 
 
-def test_layers_of_messages():
+def test_messages_record_their_layer():
     trace = make_trace([[1000], [2000, 3000], [500]], forward=20 * US, backward=20 * US)
     of_tensor = {0: 0, 1: 1, 2: 1, 3: 2}
     servers = {"name": "ps", "trace": "none", "iterations": 1, **ps_job(3, 1)}
@@ -223,7 +223,7 @@ def test_layers_of_messages():
     assert set(simulate(case(job=[ring], traffic=[]), trace).messages["layer"].to_pylist()) == {-1}
 
 
-def test_what_carries_what_is_in_the_summary():
+def test_summary_lists_transport_of_each_traffic():
     late = {"name": "late", "kind": "permutation", "size": "9kB", "transport": {"kind": "dcqcn", "payload": "1kB"}}
     summary = simulate(case(traffic=[case().traffic[0].model_dump(mode="json", exclude_unset=True), late])).summary
     assert summary["transports"] == {

@@ -35,28 +35,29 @@ class Machine:
             trial = self.choice.note(BUSY if wants else EXHAUSTED, packets, spent, 2 * share * spent)
 
 
-def test_all_advance_together_where_that_is_faster():
+def test_all_threads_are_used_if_faster():
     machine = Machine()
     machine.run(10, one=1e7, together=1.8e7)
     assert machine.spent["one"] < 0.02 * 10
 
 
-def test_one_advances_where_all_are_slower_within_a_few_percent_of_its_speed():
-    """Two threads that wait for each other's processor, ten times slower than one: the run takes 5 % longer than with one."""
+def test_single_thread_is_used_if_all_threads_are_slower():
+    """Two threads that share a processor are ten times slower than one. The run takes at most 5 % longer than with
+    one."""
     machine = Machine()
     machine.run(20, one=1e7, together=1e6, share=0.5)
     assert machine.packets > 0.95 * 20 * 1e7
     assert machine.spent["all"] < 0.05 * 20
 
 
-def test_it_is_found_within_a_second_where_processor_time_tells_nothing():
-    """As on a virtual machine whose processors others use."""
+def test_slow_threads_are_detected_without_processor_time():
+    """A virtual machine may share its processors with other guests."""
     machine = Machine()
     machine.run(20, one=1e7, together=1e6)
     assert TRUST_S < machine.spent["all"] < TRUST_S + 0.05 * 20
 
 
-def test_it_is_found_when_the_machine_gets_busy_and_when_it_is_quiet_again():
+def test_thread_choice_follows_changes_of_machine_load():
     machine = Machine()
     machine.run(5, one=1e7, together=1.8e7)
     machine.spent = {"one": 0.0, "all": 0.0}
@@ -68,7 +69,7 @@ def test_it_is_found_when_the_machine_gets_busy_and_when_it_is_quiet_again():
     assert machine.spent["all"] > 4.8
 
 
-def test_packets_that_cost_more_than_before_are_no_reason_to_pause():
+def test_costlier_packets_do_not_trigger_single_thread_trial():
     machine = Machine()
     machine.run(5, one=1e7, together=1.8e7)
     machine.run(5, one=2e6, together=3.6e6)
@@ -77,7 +78,7 @@ def test_packets_that_cost_more_than_before_are_no_reason_to_pause():
     assert machine.spent["all"] > 4.8
 
 
-def test_windows_of_few_packets_are_for_one():
+def test_windows_with_few_packets_use_one_thread():
     choice = ThreadChoice(2, clock=lambda: 0.0)
     assert choice.is_single_threaded and not choice.is_forced
     assert choice.note(BUSY, 10**6, CALL_S, CALL_S) and not choice.is_single_threaded
@@ -86,7 +87,7 @@ def test_windows_of_few_packets_are_for_one():
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(1.0, TRUST_S), (0.95, TRUST_S), (0.85, SUSPECT_S)])
-def test_one_is_measured_sooner_where_processors_are_short(share, seconds):
+def test_single_thread_is_measured_earlier_if_processors_are_scarce(share, seconds):
     choice = ThreadChoice(2, clock=lambda: 0.0)
     choice.note(BUSY, 10**6, CALL_S, CALL_S)
     for _ in range(round(seconds / CALL_S) - 1):
@@ -97,7 +98,7 @@ def test_one_is_measured_sooner_where_processors_are_short(share, seconds):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_is_fixed_stays(alone):
+def test_fixed_thread_choice_never_changes(alone):
     choice = ThreadChoice(2)
     choice.fix(alone)
     for status in (BUSY, QUIET, EXHAUSTED):

@@ -9,8 +9,8 @@ from gradwire.sim.simulate import simulate
 
 
 @pytest.mark.parametrize("connections", ["fresh", "persistent"])
-def test_a_message_without_its_last_packets_meets_time_outs(connections: str) -> None:
-    """One cable is cut for 5 ms: time-outs at 2 and 6 ms, of which the second finds it open, and nobody else has any."""
+def test_timeouts_are_counted_per_message(connections: str) -> None:
+    """A message whose cable is cut for 5 ms times out at 2 and 6 ms. The other message never times out."""
     scenario = load_scenario(
         "incast-32",
         set=[

@@ -37,8 +37,8 @@ def whole(workers: int, **more):
     )
 
 
-def test_a_push_and_a_pull_of_one_worker_are_a_step() -> None:
-    """To the picosecond, of one tensor in one message, once and again."""
+def test_push_and_pull_of_one_worker_equal_a_session_step() -> None:
+    """The times of one tensor in one message agree to the picosecond, for three rounds."""
     made = trace(15_000, ready=10**7)
     session, turns, begin = Session(whole(1)), AsyncSession(whole(1)), 0
     for turn in range(3):
@@ -52,8 +52,8 @@ def test_a_push_and_a_pull_of_one_worker_are_a_step() -> None:
         begin = pulled.time_ps
 
 
-def test_pushes_share_the_servers_link() -> None:
-    """Two that begin together take about twice as long as one, and one that begins when the other is through as long."""
+def test_concurrent_pushes_share_the_server_link() -> None:
+    """Two pushes that begin together take about twice as long as one. A later push takes as long as the first."""
     made = trace(15_000)
     alone = AsyncSession(whole(2))
     alone.push(0, 0, made, 0)
@@ -69,7 +69,7 @@ def test_pushes_share_the_servers_link() -> None:
     assert 1.7 * wire < times[1].time_ps - LATENCY < 2.2 * wire
 
 
-def test_nothing_comes_before_its_time() -> None:
+def test_async_session_returns_no_event_before_until() -> None:
     made = trace(15_000)
     turns = AsyncSession(whole(1))
     turns.push(0, 0, made, 5 * 10**9)
@@ -82,8 +82,8 @@ def test_nothing_comes_before_its_time() -> None:
     assert again.next(until_ps=10**12) is None, "nothing is under way"
 
 
-def test_what_is_under_way_comes_while_it_rests() -> None:
-    """And is told; the network is a new one then, at that time."""
+def test_async_session_drains_transfers_when_it_rests() -> None:
+    """The pending transfers are returned; afterwards the network is rebuilt at that time."""
     made = trace(15_000)
     turns = AsyncSession(whole(2))
     for worker in range(2):
@@ -99,7 +99,7 @@ def test_what_is_under_way_comes_while_it_rests() -> None:
     assert turns.built == 2
 
 
-def test_two_who_go_on_from_the_same_rest_go_on_alike() -> None:
+def test_resumed_async_session_equals_continued_one() -> None:
     made = trace(40_000, 500)
     bounded = scenario("dlcp", 3, job={"push_bound": 0.3})
 
@@ -125,8 +125,8 @@ def test_two_who_go_on_from_the_same_rest_go_on_alike() -> None:
     assert course(one, later, 5) == course(other, later, 5)
 
 
-def test_losses_are_within_bounds_and_where_they_are() -> None:
-    """Eight workers that push to one port with a shallow buffer lose some of what is small, of each no more than its bound."""
+def test_async_push_losses_stay_within_bounds() -> None:
+    """Eight workers push to one port with a shallow buffer; each loses no more than its bound."""
     made = trace(60_000)
     turns = AsyncSession(scenario("dlcp", 8, job={"push_bound": 0.2}, switch={
         "queues": 8, "buffer": "32KiB", "ecn_threshold": "16KiB", "selective_drop": True,
@@ -148,13 +148,13 @@ def test_losses_are_within_bounds_and_where_they_are() -> None:
     ({"job": {"exchange": {"kind": "parameter_server", "partition": "64KiB", "server_rate": "1Gbps"}}}, "job.exchange.server_rate"),
     ({"job": {"order": "layer", "credit": 2}}, "job.order: layer holds messages back"),
 ], ids=["ring", "adder", "layer"])  # fmt: skip
-def test_what_cannot_come_one_by_one_is_refused(more, said) -> None:
+def test_async_session_rejects_unsupported_jobs(more, said) -> None:
     with pytest.raises(ScenarioError, match=said):
         AsyncSession(scenario("dlcp", 4, **more))
 
 
-def test_a_scheduler_that_holds_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once; and one of the user's own that does not say so, when it is asked."""
+def test_async_session_rejects_schedulers_that_hold_back_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that declares it is rejected at once, a user-defined one without the declaration at its first push."""
     with pytest.raises(ScenarioError, match=r"job.scheduler: tictac holds messages back"):
         AsyncSession(whole(1, job={"scheduler": {"kind": "tictac"}}))
     monkeypatch.setattr(TicTac, "holds_back", False)
@@ -163,8 +163,8 @@ def test_a_scheduler_that_holds_back_is_refused(monkeypatch: pytest.MonkeyPatch)
         turns.push(0, 0, trace(1000), 0)
 
 
-def test_a_server_beside_its_worker_has_it_at_once() -> None:
-    """With servers on the workers' hosts a worker's own parts need no message."""
+def test_colocated_server_receives_push_without_delay() -> None:
+    """A worker's partitions on its own host need no message."""
     own = build_scenario({
         "name": "own", "transport": "dctcp", "topology": {"kind": "star", "hosts": 2}, "link": {"rate": "10Gbps"},
         "job": [{"name": "job", "trace": "step", "iterations": 1, "workers": 1, "servers": 1,
@@ -179,8 +179,8 @@ def test_a_server_beside_its_worker_has_it_at_once() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_nothing_is_pushed_before_it_is_ready(workers: int) -> None:
-    """Not even where it needs no message, nor before what others push meanwhile has come."""
+def test_push_completes_only_after_gradients_are_ready(workers: int) -> None:
+    """Neither colocated partitions nor pushes of other workers make a push complete earlier."""
     rate = {"link": {"rate": "100Gbps"}}
     own = build_scenario({
         "name": "own", "transport": "dctcp", "topology": {"kind": "star", "hosts": 2}, **rate,
@@ -198,8 +198,8 @@ def test_nothing_is_pushed_before_it_is_ready(workers: int) -> None:
     assert workers > 1 or times == [(2 * 10**9, 0)]
 
 
-def test_tensors_as_long_as_others_have_priorities_of_their_own() -> None:
-    """What was sent before is not what is sent now, though it was as long: here of the front layer, and of the back one."""
+def test_tensors_of_equal_size_get_their_own_layer_priorities() -> None:
+    """Two steps send tensors of equal size but with swapped layers."""
     tagged = whole(1, job={"tagging": {"magnitude": False, "layer_priority": True}})
     turns, queues = AsyncSession(tagged), []
     for turn, layers in enumerate(((0, 1), (1, 0))):

@@ -26,7 +26,7 @@ WORDS = 64
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_what_one_thread_raises_ends_all(stopped: int) -> None:
+def test_exception_in_one_thread_ends_all_threads(stopped: int) -> None:
     state = np.zeros(WORDS, np.int64)
     ran: list[int] = []
 
@@ -58,8 +58,8 @@ def test_what_one_thread_raises_ends_all(stopped: int) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_what_a_rule_raises_that_is_compiled_in_this_process(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes as it is, of whatever class: one line if something of the user's is compiled, else a mistake of ours."""
+def test_exception_of_rule_compiled_in_process_is_reported(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With user-defined components any exception becomes a one-line error; otherwise it is raised unchanged."""
 
     def run(*_: int) -> int:
         raise KeyError("seven")

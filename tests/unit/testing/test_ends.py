@@ -39,7 +39,7 @@ for _name in dir(ConstantRate):
         (3, "'3' is not a class"),
     ],
 )
-def test_what_is_missing_is_named(owner: Any, said: str) -> None:
+def test_flow_harness_names_missing_transport_functions(owner: Any, said: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(f"FlowHarness(owner): {said}")) as raised:
         FlowHarness(owner, 3)
     assert "docs/extending.md" in str(raised.value)
@@ -51,8 +51,8 @@ def parameters_of(**settings: Any) -> list[int]:
     return [int(word) for word in flow.memory[base : base + flow.parameters.WORDS]]
 
 
-def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:
-    """Bare ones are picoseconds, bytes and bits per second; all are checked."""
+def test_flow_harness_accepts_numbers_beside_quantities_with_units() -> None:
+    """Numbers are picoseconds, bytes and bits per second."""
     text = parameters_of(t_low="10us", t_high="100us", segment="64KiB", add_rate="20Mbps")
     assert parameters_of(t_low="10us", t_high=100_000_000, segment=65536, add_rate=20_000_000) == text
     assert parameters_of(t_low=10_000_000, t_high=100_000_000, segment="64KiB", add_rate="20Mbps") == text
@@ -69,7 +69,7 @@ def test_bare_numbers_may_stand_beside_quantities_with_a_unit() -> None:
         ({"rate": 0}, "FlowHarness(rate): is 0"),
     ],
 )
-def test_settings_are_checked_whether_or_not_they_have_units(settings: dict[str, Any], said: str) -> None:
+def test_flow_harness_checks_settings_with_and_without_units(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(said)):
         FlowHarness(Timely, 3, **settings)
 
@@ -86,7 +86,7 @@ class Wagons(ConstantRate):
         return self
 
 
-def test_units_are_not_read_out_of_what_is_said() -> None:
+def test_unit_check_does_not_parse_messages_of_user_validators() -> None:
     with pytest.raises(
         ScenarioError, match=re.escape("the last one has no unit beside it (got 5); expected an even number")
     ):

@@ -52,7 +52,7 @@ def _above(words, x):
     return base.bit(words, _below(x) & 31)
 
 
-def test_uncompiled_functions_call_no_compiled_ones():
+def test_uncompiled_functions_call_no_compiled_functions():
     function = uncompiled(_above)
     assert not any(hasattr(value, "py_func") for value in function.__globals__.values())
     assert function.__globals__["_below"] is uncompiled(_below)
@@ -60,13 +60,13 @@ def test_uncompiled_functions_call_no_compiled_ones():
     assert [function([0x5555AAAA], n) for n in range(100)] == [_above(np.array([0x5555AAAA]), n) for n in range(100)]
 
 
-def test_a_packet_survives_its_words():
+def test_packet_survives_encoding_into_words():
     packet = Packet(5, 4, 0xFFFF, 0x3FFF, 7, True, 0xFFFF, sequence=0x3FFFFF, argument=0x3FFFFF, ce=True, echo=True)
     assert packet_of(*packet.as_words(), 5) == packet
     assert packet_of(*Packet(5, 0, 1, 60, 0, False, 2).as_words(), 5) == Packet(5, 0, 1, 60, 0, False, 2)
 
 
-def test_differences_are_found_and_told():
+def test_first_difference_finds_changed_and_missing_transmissions():
     case = Case(star(2, LinkSpec(10**9, US)), tables(), [MessageSpec(0, 0, 1, 5000, DLCP)])
     one, other = run_oracle(case), run_oracle(case)
     assert first_difference(one, other) == ""
@@ -80,24 +80,24 @@ def test_differences_are_found_and_told():
 # --- what the engine once did differently ---------------------------------------------------------------------------
 
 
-def test_mixed_transports_keep_the_kinds_of_their_packets():
-    """The dispatch over several transports once overwrote the packet kind: a DLCP flow took every acknowledgement
-    for Stop."""
+def test_mixed_transports_keep_their_packet_kinds():
+    """The dispatch over several transports once overwrote the packet kind, so a DLCP flow took acknowledgements for
+    Stop."""
     network = star(3, LinkSpec(10**10, US, 0.1))
     engine = agree(Case(network, tables(), [MessageSpec(0, 0, 2, 50_000, kind) for kind in (DLCP, DCTCP, NEWRENO)]))
     assert any(engine.again)
 
 
-def test_the_short_last_packet_is_short_when_sent_again():
-    """What a Bitmap asks for is marked as important in its sequence number, which once hid that it was the last."""
+def test_retransmitted_last_packet_keeps_its_short_size():
+    """Packets requested by a Bitmap are marked important in their sequence number, which once hid the last packet."""
     network = star(2, LinkSpec(10**9, US, 0.4))
     engine = agree(Case(network, tables(), [MessageSpec(0, 0, 1, 2_010, DLCP)] * 20, seed=3))
     sizes = [t.packet.size for t in engine.transmissions if t.packet.kind == DATA and t.packet.sequence == 2]
     assert len(sizes) > 2 * 20 and set(sizes) == {68}
 
 
-def test_stop_ends_a_flow_that_waits_for_its_turn():
-    """With others at the card, and alone: nothing is sent after Stop has arrived."""
+def test_stop_ends_a_flow_waiting_for_the_nic():
+    """A flow sends no data after Stop arrives, whether alone at the NIC or not."""
     network = star(3, LinkSpec(10**9, US))
     letters = [MessageSpec(0, 0, 1, 200_000, DLCP, bound=0.5, important=False)]
     alone = agree(Case(network, tables(), letters))
@@ -109,9 +109,9 @@ def test_stop_ends_a_flow_that_waits_for_its_turn():
             assert sent < 150 and not [t for t in late if t.packet.kind == DATA and t.link == 0]
 
 
-def test_the_timers_of_finished_flows_leave_room_for_others(monkeypatch):
-    """Hundreds of short messages within one time-out, most of them from one host: their timers are still set when they
-    are done, and once filled the host's heap and then its neighbour's."""
+def test_timers_of_finished_flows_do_not_fill_the_timer_heap(monkeypatch):
+    """Hundreds of short messages within one time-out leave pending timers, which once filled the host's heap and its
+    neighbour's."""
     monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", 1 << 40)
     letters = [MessageSpec(0, src, 1 - src, 100, DCTCP) for src in (0, 1)]
     letters += [MessageSpec(2 * US, n % 5 // 4, 1 - n % 5 // 4, 3_000, DCTCP, after=n) for n in range(200)]
@@ -120,8 +120,8 @@ def test_the_timers_of_finished_flows_leave_room_for_others(monkeypatch):
 
 
 @pytest.mark.parametrize("batch", [1, 64])
-def test_messages_of_one_moment_start_in_the_order_of_sending(batch, monkeypatch):
-    """Flow records are used again, latest first; that once reversed messages that were sent at the same time."""
+def test_simultaneous_messages_start_in_sending_order(batch, monkeypatch):
+    """Flow records are reused latest first, which once reversed messages sent at the same time."""
     monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", batch)
     letters = [MessageSpec(n, 0, 1, 500, DLCP) for n in range(100)]
     letters += [MessageSpec(500 * US, 0, 1, 9_000, DLCP)] + [MessageSpec(40 * US, 0, 1, 500, DLCP, after=100)] * 100
@@ -130,16 +130,16 @@ def test_messages_of_one_moment_start_in_the_order_of_sending(batch, monkeypatch
     assert firsts[-100:] == list(range(101, 201))
 
 
-def test_bitmaps_of_several_packets():
-    """Bitmaps of several packets, lost controls, long messages: the side channel against the oracle."""
+def test_bitmaps_of_several_packets_match_the_oracle():
+    """Long messages over a lossy link need several Bitmap packets and lose some control packets."""
     network = star(2, LinkSpec(10**11, US, 0.05))
     payload = {"payload": "64B", "probe_timeout": "20us"}
     agree(Case(network, tables(**payload), [MessageSpec(0, 0, 1, 64 * 9_000 + 1, DLCP)], seed=5))
 
 
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_random"])
-def test_what_is_fetched_ahead_changes_nothing(monkeypatch, balancing):
-    """Large networks ask memory for what the next node needs; forced onto a small one, the engine is the oracle's."""
+def test_memory_prefetch_does_not_change_the_run(monkeypatch, balancing):
+    """Engines of large networks prefetch the next node's memory; here a small network does, too."""
     letters = [MessageSpec(n * US // 2, n % 6, (n + 3) % 6, 30_000, n % 3) for n in range(24)]
     switch = Switch.model_validate({"buffer": "30kB", "ecn_threshold": "10kB", "queues": 2})
     case = Case(leaf_spine(2, 3, 2, LinkSpec(10**10, US)), tables(), letters, switch, balancing)

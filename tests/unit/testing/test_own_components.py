@@ -55,12 +55,12 @@ def folder(written, monkeypatch):
 
 
 @pytest.mark.parametrize("keys", [{}, {"patience": "7us"}, {"percent": 50}])
-def test_a_case_has_the_defaults_and_units_of_the_class(folder, keys):
+def test_oracle_case_uses_defaults_and_units_of_a_user_transport(folder, keys):
     table = transport("waiting:Waiting", payload="1000B", **keys)
     letters = [MessageSpec(0, host, 0, 30_000) for host in (1, 2, 3)]
     seen = agree(Case(star(4, LinkSpec(10**10, 1_000_000)), [table], letters, folder=folder))
     assert seen.sent == [30, 30, 30]
 
 
-def test_a_scenario_has_its_modules_beside_it(folder):
+def test_scenario_loads_user_modules_from_its_folder(folder):
     assert agree_on(load_scenario(folder / "own.toml")) == 3 * 13  # packets of 4096 bytes

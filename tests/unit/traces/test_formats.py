@@ -37,14 +37,14 @@ def perfetto() -> bytes:
     return path.read_bytes()
 
 
-def test_every_format_is_covered():
+def test_all_trace_formats_are_covered():
     assert {*GOOD, "perfetto"} == set(importers())
     assert set(exporters()) == {"chakra", "simai", "perfetto", "csv"}
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
 @pytest.mark.parametrize("zipped", [False, True])
-def test_files_are_recognised_whatever_they_are_called(name: str, zipped: bool):
+def test_format_is_detected_from_file_content(name: str, zipped: bool):
     Path("some.file").write_bytes(gzip.compress(GOOD[name]) if zipped else GOOD[name])
     trace = import_trace("some.file")
     assert trace.manifest["source"]["format"] == name
@@ -66,7 +66,7 @@ def attempt(data: bytes, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", [*sorted(GOOD), "perfetto"])
-def test_cut_off_anywhere(name: str, perfetto: bytes):
+def test_truncated_files_import_or_raise_trace_error(name: str, perfetto: bytes):
     good = {**GOOD, "perfetto": perfetto}[name]
     places = {len(good) * n // 40 for n in range(40)}
     outcomes = [attempt(good[:place], name) for place in sorted(places)]
@@ -74,7 +74,7 @@ def test_cut_off_anywhere(name: str, perfetto: bytes):
 
 
 @pytest.mark.parametrize("name", [*sorted(GOOD), "perfetto"])
-def test_bytes_that_are_wrong(name: str, perfetto: bytes):
+def test_corrupted_bytes_import_or_raise_trace_error(name: str, perfetto: bytes):
     good = {**GOOD, "perfetto": perfetto}[name]
     draw = random.Random(name)
     for _ in range(60):
@@ -87,7 +87,7 @@ def test_bytes_that_are_wrong(name: str, perfetto: bytes):
 
 
 @pytest.mark.parametrize("name", ["pipedream", "simai", "csv", "kineto"])
-def test_numbers_beyond_all_measure(name: str):
+def test_out_of_range_numbers_import_or_raise_trace_error(name: str):
     for number in (b"9" * 17, b"9" * 400, b"1e308", b"-5", b"nan", b"1e-400"):
         for old in {
             "pipedream": (b"2.000", b"448.000"),
@@ -99,7 +99,7 @@ def test_numbers_beyond_all_measure(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
-def test_damaged_gzip(name: str):
+def test_damaged_gzip_is_refused_and_trailing_bytes_are_ignored(name: str):
     packed = gzip.compress(GOOD[name])
     Path("cut.gz").write_bytes(packed[: len(packed) - 9])
     with pytest.raises(TraceError, match="gzip data are damaged or end too early"):
@@ -126,13 +126,13 @@ def test_damaged_gzip(name: str):
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "unknown format"),
     ],
 )
-def test_files_that_are_nothing(content: bytes, what: str):
+def test_empty_files_and_unknown_formats_are_refused(content: bytes, what: str):
     Path("x").write_bytes(content)
     with pytest.raises(TraceError, match=what):
         import_trace("x")
 
 
-def test_paths_that_are_no_files():
+def test_missing_files_folders_and_unknown_formats_are_refused():
     with pytest.raises(TraceError, match="nowhere: cannot be read"):
         import_trace("nowhere")
     Path("folder").mkdir()
@@ -143,7 +143,7 @@ def test_paths_that_are_no_files():
 
 
 @pytest.mark.parametrize("format", ["chakra", "simai", "perfetto", "csv"])
-def test_exports_never_overwrite_and_leave_nothing_half_written(format: str):
+def test_failed_exports_overwrite_no_file_and_leave_no_partial_file(format: str):
     trace = small_trace()
     files = export_trace(trace, "job", format=format, ranks=2)
     before = {path: path.read_bytes() for path in files}
@@ -159,7 +159,7 @@ def test_exports_never_overwrite_and_leave_nothing_half_written(format: str):
         export_trace(trace, "other", format=format, ranks=0)
 
 
-def test_the_model_is_fitted_to_what_it_generates():
+def test_model_fit_recovers_the_parameters_of_a_generated_trace():
     # Draw a trace from a known model, then fit: the parameters come back, within what 400 tensors can tell.
     from gradwire.traces.trace import TensorInfo, Trace, scale_exponents, to_float16
 
@@ -194,7 +194,7 @@ def test_the_model_is_fitted_to_what_it_generates():
     assert found.peak_sigma == pytest.approx(truth.peak_sigma, abs=0.02)
 
 
-def test_magnitudes_follow_the_seed_and_the_manifest_says_so():
+def test_magnitudes_depend_on_the_seed_and_manifest_records_the_model():
     Path("t.csv").write_text(CSV)
     first, same, other = (import_trace("t.csv", seed=seed) for seed in (1, 1, 2))
     assert first.digest() == same.digest()
@@ -207,7 +207,7 @@ def test_magnitudes_follow_the_seed_and_the_manifest_says_so():
         fit_model(first)
 
 
-def test_maxima_are_possible():
+def test_drawn_maxima_lie_between_mean_and_256_times_mean():
     wild = MagnitudeModel("wild", 0.0, 0.0, 0.0, 1.0, 0.5, 0.0, 1.0, 2.0, 5.0)  # maxima all over the place
     means, tops = zip(*wild.draw(np.array([100_000, 3]), np.array([0.0, 1.0]), 2, seed=1), strict=True)
     assert [m.shape for m in means] == [(2, 391), (2, 1)]
@@ -217,7 +217,7 @@ def test_maxima_are_possible():
     assert (tops[0] == means[0]).any()
 
 
-def test_commands():
+def test_import_and_export_commands_write_traces():
     runner = CliRunner()
     Path("w.txt").write_text(SIMAI)
     done = runner.invoke(cli.app, ["trace", "import", "w.txt", "--out", "t"])
@@ -236,7 +236,7 @@ def test_commands():
     assert (bad.exit_code, Path("t3").exists()) == (2, False)
 
 
-def test_importing_needs_no_torch():
+def test_trace_import_and_export_work_without_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "from gradwire.traces.formats import import_trace, export_trace\n"
@@ -246,13 +246,13 @@ def test_importing_needs_no_torch():
 
 
 @pytest.mark.parametrize("command", ["import", "export", "merge", "plot", "diff"])
-def test_commands_help_with_an_example(command: str):
+def test_trace_command_help_shows_an_example(command: str):
     shown = CliRunner().invoke(cli.app, ["trace", command, "--help"])
     assert shown.exit_code == 0
     assert f"Example: gradwire trace {command}" in " ".join(shown.output.split())
 
 
-def test_what_has_no_room_is_said_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_without_disk_space_reports_needed_and_free_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_500))
     with pytest.raises(
         TraceError,

@@ -45,7 +45,7 @@ def test_chakra_round_trip_is_exact_to_a_microsecond(name: str):
     assert again.manifest["source"]["skipped"] == {}
 
 
-def test_chakra_nodes_depend_only_on_nodes_before_them_and_say_what_astra_sim_asks_for():
+def test_chakra_nodes_depend_on_earlier_nodes_and_have_astra_sim_attributes():
     trace = small_trace(seed=2, tensors=6)
     (path,) = export_trace(trace, "job", format="chakra")
     data, at, nodes = path.read_bytes(), 0, []
@@ -80,7 +80,7 @@ def test_chakra_ranks_replay_their_own_iterations():
     assert not list(Path().glob("other*"))
 
 
-def test_chakra_file_by_protobuf_itself():
+def test_foreign_chakra_file_gives_hand_computed_times():
     trace = import_trace(SAMPLES / "foreign.0.et")
     # Forward 100 + 50 us, backward of layer 1 70, its input gradient 30, backward of layer 0 20, then the step.
     assert [t.bytes for t in trace.tensors] == [8000, 4000]
@@ -105,7 +105,7 @@ def node(ident: int, kind: int, *, deps: tuple[int, ...] = (), micros: int = 0, 
 GRAPH = node(0, 4, micros=6) + node(1, 7, deps=(0,), comm_type=0, comm_size=1 << 20)
 
 
-def test_chakra_computing_is_serial_and_communication_free():
+def test_chakra_compute_nodes_run_serially_and_communication_takes_no_time():
     # Two chains that could overlap if the GPU did two things at once, and an unnamed forward pass.
     data = GRAPH + node(2, 4, micros=10) + node(3, 7, deps=(2, 1), comm_type=7, comm_size=64)
     Path("g.et").write_bytes(data)
@@ -133,19 +133,19 @@ def test_chakra_computing_is_serial_and_communication_free():
         (node(0, 7, comm_size=400), "no gradient.*without comm_type"),
     ],
 )
-def test_damaged_chakra_files(data: bytes, what: str):
+def test_damaged_chakra_files_are_refused(data: bytes, what: str):
     Path("bad.et").write_bytes(data)
     with pytest.raises(TraceError, match=what):
         import_trace("bad.et")
 
 
-def test_chakra_counts_dependencies_that_are_not_there():
+def test_chakra_dependencies_on_missing_nodes_are_counted():
     Path("g.et").write_bytes(GRAPH + node(5, 4, deps=(77,), micros=1))
     assert import_trace("g.et").manifest["source"]["skipped"] == {"dependencies on nodes that are not there": 1}
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63, 2**64 - 1])
-def test_varints(value: int):
+def test_varints_round_trip_and_truncated_varints_raise(value: int):
     data = pb.put_varint(value)
     assert pb.varint(data, 0) == (value, len(data))
     for end in range(len(data)):
@@ -153,7 +153,7 @@ def test_varints(value: int):
             pb.varint(data[:end], 0)
 
 
-def test_numbers_with_a_sign():
+def test_signed_and_zigzag_integers_are_decoded():
     assert [pb.signed(pb.varint(pb.put_varint(n), 0)[0]) for n in (-1, 5, -(2**63))] == [-1, 5, -(2**63)]
     assert [pb.zigzag(n) for n in (0, 1, 2, 3)] == [0, -1, 1, -2]
 
@@ -171,7 +171,7 @@ def test_perfetto_round_trip_is_exact():
             assert getattr(after, times).tolist() == getattr(before, times).tolist()
 
 
-def test_perfetto_is_a_timeline_that_viewers_accept():
+def test_perfetto_spans_of_a_track_do_not_overlap():
     trace = small_trace(seed=6, tensors=5)
     export_trace(trace, "timeline.json", format="perfetto", iterations=[0, 1])
     events = json.loads(Path("timeline.json").read_text())["traceEvents"]
@@ -186,7 +186,7 @@ def test_perfetto_is_a_timeline_that_viewers_accept():
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_a_circle_of_control_dependencies_says_so(control: bool):
+def test_cycle_error_states_whether_control_dependencies_close_the_cycle(control: bool):
     """Field 4 of a node holds control dependencies, field 5 those on data."""
     kind = 4 if control else 5
     about = pb.put(3, 4) + pb.put(7, 1)
@@ -213,7 +213,7 @@ def test_a_circle_of_control_dependencies_says_so(control: bool):
         ('"step": ', '"step": 1e999, "x": '),
     ],
 )
-def test_perfetto_with_values_of_other_kinds(old: str, new: str):
+def test_perfetto_files_with_wrong_value_types_are_refused(old: str, new: str):
     export_trace(small_trace(), "timeline.json", format="perfetto")
     text = Path("timeline.json").read_text()
     assert old in text
@@ -223,7 +223,7 @@ def test_perfetto_with_values_of_other_kinds(old: str, new: str):
 
 
 @pytest.mark.parametrize("lost", ["layers", "tensors", "ready_ps", "optimizer_ps", "end_ps"])
-def test_perfetto_with_a_part_missing(lost: str):
+def test_perfetto_files_with_missing_fields_are_refused(lost: str):
     export_trace(small_trace(), "timeline.json", format="perfetto")
     Path("timeline.json").write_text(Path("timeline.json").read_text().replace(f'"{lost}"', '"lost"'))
     with pytest.raises(TraceError, match="missing or damaged"):
@@ -240,7 +240,7 @@ def chain(ident: int, kind: int, **more: object) -> bytes:
     return pb.put_message(data)
 
 
-def test_kernels_on_two_streams_wait_for_their_own_stream_and_collectives_for_computing() -> None:
+def test_chakra_kernels_wait_for_their_stream_and_collectives_for_computing() -> None:
     """CPU nodes 1, 3, 5, 7 launch: two kernels of 100 us on stream 7, one of 40 on stream 9, and an all-reduce."""
     nodes = [chain(1, 4, micros=5, is_cpu_op=1, name="launch")]
     for ident, micros, stream in ((2, 100, 7), (4, 100, 7), (6, 40, 9)):
@@ -255,7 +255,7 @@ def test_kernels_on_two_streams_wait_for_their_own_stream_and_collectives_for_co
     assert doubtful == {"nodes of the GPU that depend on their launcher alone: chained by stream": 3}
 
 
-def test_graphs_of_dependent_kernels_are_left_as_they_are() -> None:
+def test_chakra_graph_with_kernel_dependencies_is_not_chained_by_stream() -> None:
     Path("g.et").write_bytes(GRAPH)
     assert "doubtful" not in import_trace("g.et").manifest["source"]
 
@@ -265,7 +265,7 @@ def circle(kind: str) -> bytes:
     return first + chain(1, 4, micros=20, deps=(0,)) + chain(2, 7, deps=(1,), comm_type=0, comm_size=4000)
 
 
-def test_a_circle_of_control_dependencies_is_repaired_on_request() -> None:
+def test_repair_option_drops_control_dependencies_that_close_a_cycle() -> None:
     Path("job.0.et").write_bytes(circle("control"))
     with pytest.raises(TraceError, match="expected an acyclic graph, or --repair"):
         import_trace("job.0.et")

@@ -24,7 +24,7 @@ def imported(text: str, name: str = "profile.json") -> Any:
     return import_trace(name)
 
 
-def test_gpu_readiness_is_what_the_communication_waits_for():
+def test_gpu_gradient_is_ready_when_kernels_before_its_collective_end():
     trace = imported(kineto(kineto_events(), distributedInfo={"rank": 3, "world_size": 4, "backend": "nccl"}))
     (iteration,) = trace.iterations
     assert (iteration.step, iteration.rank) == (7, 3)
@@ -38,7 +38,7 @@ def test_gpu_readiness_is_what_the_communication_waits_for():
     assert trace.manifest["magnitudes"]["source"] == "model"
 
 
-def test_copies_on_the_communication_stream_are_no_computing():
+def test_copies_on_the_communication_stream_do_not_count_as_computing():
     events = kineto_events()
     for number in range(30):
         told = {"correlation": 100 + number}
@@ -48,7 +48,7 @@ def test_copies_on_the_communication_stream_are_no_computing():
     assert trace.iterations[0].ready_ps.tolist() == [900 * US, 600 * US]
 
 
-def test_without_launches_a_collective_counts_from_its_kernel():
+def test_collective_without_a_launch_starts_with_its_kernel():
     events = [e for e in kineto_events() if e.get("cat") != "cuda_runtime"]
     for event in events:
         if event.get("name") == "ProfilerStep#7":
@@ -59,7 +59,7 @@ def test_without_launches_a_collective_counts_from_its_kernel():
     assert trace.manifest["source"]["skipped"]["collectives without a launch: called when their kernel starts"] == 2
 
 
-def test_iterations_with_other_buckets_and_cut_off_ones_are_counted():
+def test_iterations_with_different_or_missing_buckets_are_skipped():
     events = kineto_events()
     for shift, drop in ((1000, None), (2000, 300)):
         for event in kineto_events():
@@ -109,7 +109,7 @@ def test_real_fsdp2_profile_has_parameters_in_units():
     assert {group["kind"] for group in trace.manifest["groups"]} == {"fsdp_unit"}
 
 
-def test_reduce_scatters_on_a_cpu_have_the_size_of_their_input():
+def test_cpu_reduce_scatters_have_the_size_of_their_input():
     text = gzip.open(SAMPLES / "gloo_fsdp2.json.gz", "rt").read()
     trace = imported(text.replace("torch::autograd::AccumulateGrad", "hidden"))
     assert [t.numel for t in trace.tensors] == [4160, 8320, 1032]
@@ -125,7 +125,7 @@ def test_gradient_accumulation_takes_the_last_micro_batch():
         assert iteration.forward_end_ps.max() > 0.6 * iteration.backward_end_ps  # two whole micro-batches before
 
 
-def test_equal_layers_are_no_micro_batches():
+def test_layers_of_equal_shape_are_not_taken_for_micro_batches():
     events = [e for e in kineto_events() if "nccl" not in e["name"]]
     told = {"Input Dims": [[8, 4]], "Input type": ["float"]}
     for at in (145, 170):
@@ -152,7 +152,7 @@ def test_equal_layers_are_no_micro_batches():
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
-def test_real_resnet50_on_two_gpus():
+def test_real_resnet50_profile_of_two_gpus_has_known_times_and_buckets():
     path = SHARED / "traces" / "kineto_ddp_2gpu.json.gz"
     trace = import_trace(path)
     assert trace.total_bytes == 25_557_032 * 4  # ResNet-50 with 1000 classes
@@ -171,8 +171,8 @@ def test_real_resnet50_on_two_gpus():
         assert 90e9 < iteration.forward_end_ps.max() < 105e9  # the profile's own "## forward ##" takes 103 ms
 
 
-def test_kernels_launched_before_the_recording_are_of_no_iteration():
-    """They stand in the file without a launch, and run within its first iterations if the GPU lags behind."""
+def test_kernels_launched_before_the_recording_are_skipped():
+    """Kernels launched before the recording have no launch event and may run in its first iterations."""
     events = kineto_events()
     early = [
         {**e, "ts": 150 + 60 * n, "args": {"correlation": 900 + n}} for n, e in enumerate(events) if e["name"] == "gemm"
@@ -185,8 +185,8 @@ def test_kernels_launched_before_the_recording_are_of_no_iteration():
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
-def test_real_resnet18_whose_gpu_lags_behind():
-    """ResNet-18 on an MI300: the forward pass takes 2.2 ms in every step; three steps' kernels are older than the file."""
+def test_real_resnet18_profile_with_a_lagging_gpu_has_known_times():
+    """ResNet-18 on an MI300 takes 2.2 ms for each forward pass. The kernels of three steps are older than the file."""
     trace = import_trace(SHARED / "traces" / "kineto_mi300_resnet18.json.gz")
     assert [iteration.step for iteration in trace.iterations] == [15, 16, 17]
     for iteration in trace.iterations:
@@ -208,14 +208,14 @@ def old_profile(backward_thread: int = 2) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("thread", [1, 2])
-def test_profiles_without_the_functions_of_autograd(thread: int):
+def test_old_profiles_without_autograd_functions_give_the_same_times(thread: int):
     (iteration,) = imported(kineto(old_profile(thread))).iterations
     assert iteration.forward_end_ps.max() == 300 * US
     assert iteration.optimizer_ps == 40 * US
 
 
-def test_an_operator_called_backward_in_the_forward_pass():
-    """On the thread that calls the model; autograd has one of its own."""
+def test_forward_operator_named_backward_does_not_start_the_backward_pass():
+    """The operator runs on the thread that calls the model; autograd has a separate thread."""
     events = old_profile()
     events.append(
         {**next(e for e in events if e["name"] == "AddmmBackward"), "name": "MyBackward", "tid": 1, "ts": 115}
@@ -224,21 +224,21 @@ def test_an_operator_called_backward_in_the_forward_pass():
     assert iteration.forward_end_ps.max() == 300 * US
 
 
-def test_steps_with_numbers_beyond_all_measure():
+def test_profiler_steps_with_huge_numbers_are_refused():
     for digits in (25, 400):
         text = kineto(kineto_events()).replace("ProfilerStep#7", "ProfilerStep#" + "7" * digits)
         with pytest.raises(TraceError, match=r"step 777.* of rank 0; expected numbers from 0"):
             imported(text)
 
 
-def test_a_refusal_lists_nothing_that_was_left_out_zero_times():
+def test_refusal_lists_only_skipped_records_with_nonzero_counts():
     events = [e for e in kineto_events() if "In msg nelems" not in e.get("args", {})]
     with pytest.raises(TraceError, match="no gradients") as refusal:
         imported(kineto(events))
     assert "(left out: " in str(refusal.value) and " 0 x " not in str(refusal.value)
 
 
-def test_profiles_without_a_sign_of_the_backward_pass():
+def test_forward_pass_is_one_third_if_backward_events_are_missing():
     events = [e for e in old_profile() if e["name"] != "AddmmBackward"]
     trace = imported(kineto(events))
     assert trace.iterations[0].forward_end_ps.max() == 300 * US  # a third of 900
@@ -246,8 +246,8 @@ def test_profiles_without_a_sign_of_the_backward_pass():
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data with real profiles")
-def test_real_resnet50_of_an_old_pytorch():
-    """PyTorch 1.9, ResNet-50 on a V100: forward 50.05 ms of 116.5 in the first step."""
+def test_real_resnet50_profile_of_pytorch_1_9_has_known_times():
+    """The first step of ResNet-50 on a V100 takes 116.5 ms, of which forward 50.05 (PyTorch 1.9)."""
     trace = import_trace(SHARED / "traces" / "kineto_resnet50_v100.json.gz")
     forward = [iteration.forward_end_ps.max() / 1e9 for iteration in trace.iterations]
     assert forward == pytest.approx([50.05, 49.27, 49.69, 49.90, 51.44, 50.97], abs=0.01)
@@ -258,7 +258,9 @@ def test_real_resnet50_of_an_old_pytorch():
 
 @pytest.mark.parametrize("block", [1, 3, 64, 1 << 22])
 @pytest.mark.parametrize("array", [False, True])
-def test_streaming_gives_what_json_gives(monkeypatch: pytest.MonkeyPatch, block: int, array: bool):
+def test_streaming_parser_matches_json_module_for_all_block_sizes(
+    monkeypatch: pytest.MonkeyPatch, block: int, array: bool
+):
     odd = [{"name": 'a "quoted" \\ µ 名', "ts": -1.5e-3, "args": {"x": [1, [2.5, None]], "y": True}}, {}, {"n": 12345}]
     text = json.dumps(odd, ensure_ascii=False) if array else kineto(odd, last={"deep": [[]]}, number=17)
     Path("odd.json").write_text(" \n" + text + " \n")
@@ -273,7 +275,7 @@ def test_streaming_gives_what_json_gives(monkeypatch: pytest.MonkeyPatch, block:
 
 
 @pytest.mark.parametrize("block", [1, 3, 64, 1 << 22])
-def test_text_that_is_no_json_is_mended_wherever_a_block_ends(monkeypatch: pytest.MonkeyPatch, block: int):
+def test_streaming_parser_repairs_invalid_json_for_all_block_sizes(monkeypatch: pytest.MonkeyPatch, block: int):
     monkeypatch.setattr(json_events, "_BLOCK", block)
     text = r'[{"n": "C:\Users\\x \"q\" inf, \n\u00b5\u12", "v": [inf, -inf, nan, -nan(ind), 1.#INF]}, {"d": "a\wb", "e": 1e5}]'
     Path("odd.json").write_text(text)
@@ -285,7 +287,7 @@ def test_text_that_is_no_json_is_mended_wherever_a_block_ends(monkeypatch: pytes
     assert source.notes == {json_events.LITERAL: 3, json_events.NOT_FINITE: 5}
 
 
-def test_an_open_array_is_legal_and_an_open_object_is_not():
+def test_unclosed_event_array_is_read_and_unclosed_object_is_refused():
     text = json.dumps(kineto_events())
     assert len(imported(text[:-1]).tensors) == 2
     with pytest.raises(TraceError, match="ends after event 20"):
@@ -318,12 +320,12 @@ def test_an_open_array_is_legal_and_an_open_object_is_not():
         ('{"traceEvents": [{"name": "', "ends at its beginning"),
     ],
 )
-def test_bad_json_is_one_clear_error(text: str, what: str):
+def test_invalid_json_profiles_are_refused(text: str, what: str):
     with pytest.raises(TraceError, match=what):
         imported(text)
 
 
-def test_odd_values_in_events_are_counted_not_fatal():
+def test_events_with_invalid_values_are_skipped_and_counted():
     odd: list[Any] = [
         {"ph": "X", "cat": "kernel", "name": "k", "ts": "x", "dur": 1},
         {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1},
@@ -355,7 +357,7 @@ def test_odd_values_in_events_are_counted_not_fatal():
     assert sum(skipped.values()) >= len(odd)
 
 
-def test_a_profile_that_is_no_utf8_is_refused_with_its_place():
+def test_profile_with_invalid_utf8_is_refused_with_byte_position():
     data = kineto(kineto_events()).encode()
     for at in (data.index(b"ProfilerStep") + 3, len(data) - 3):
         Path("profile.json").write_bytes(data[:at] + b"\xe4" + data[at + 1 :])

@@ -37,8 +37,8 @@ def skipped(trace: Any) -> dict[str, int]:
         SIMAI.replace("\n3\n", "\n3\n\xe4"),
     ],
 )
-def test_text_that_is_no_utf8_is_refused_with_its_place(text: str):
-    """No name with replacement characters: line and byte, and how to make UTF-8 of it."""
+def test_text_with_invalid_utf8_is_refused_with_line_and_byte(text: str):
+    """The error names line, byte and the expected encoding; no replacement character enters a name."""
     Path("file.txt").write_bytes(text.encode("latin-1"))
     line, rest = next((n, line) for n, line in enumerate(text.encode("latin-1").split(b"\n"), 1) if b"\xe4" in line)
     with pytest.raises(TraceError) as caught:
@@ -47,7 +47,7 @@ def test_text_that_is_no_utf8_is_refused_with_its_place(text: str):
     assert str(caught.value).startswith(f"file.txt, line {line}: byte {at} (0xe4) is not UTF-8; expected text in UTF-8")
 
 
-def test_a_mark_of_the_encoding_counts_as_none():
+def test_byte_order_marks_are_skipped_and_utf16_is_decoded():
     Path("file.txt").write_bytes(b"\xef\xbb\xbf" + CSV.encode())
     assert import_trace("file.txt").digest() == imported(CSV).digest()
     Path("file.txt").write_bytes(b"\xef\xbb\xbfn\xe4me,bytes\na,4\n")
@@ -62,7 +62,7 @@ def test_a_mark_of_the_encoding_counts_as_none():
         import_trace("file.txt", format="csv")
 
 
-def test_a_table_has_each_name_once():
+def test_csv_with_duplicate_tensor_names_is_refused():
     twice = CSV.replace("fc.bias", "conv.weight")
     with pytest.raises(
         TraceError, match=r"file.txt, line 4: duplicate name 'conv.weight', also on line 2; expected each name once"
@@ -78,13 +78,13 @@ def test_a_table_has_each_name_once():
         ('"a,3,12', "unclosed quote"),
     ],
 )
-def test_sizes_of_a_row_agree_and_quotes_are_closed(row, said):
+def test_csv_rows_with_conflicting_sizes_or_unclosed_quotes_are_refused(row, said):
     with pytest.raises(TraceError, match=rf"file.txt, line 2: {said}"):
         imported(f"name,shape,bytes\n{row}\n")
     assert imported("name,shape,bytes\na,10x10,400\n").tensors[0].numel == 100
 
 
-def test_names_that_a_trace_has_twice_are_told_apart_in_a_table():
+def test_csv_export_numbers_duplicate_tensor_names():
     trace = imported(CSV)
     trace.tensors[2] = dataclasses.replace(trace.tensors[2], name="conv.weight")
     export_trace(trace, "out.csv", format="csv")
@@ -95,7 +95,7 @@ def test_names_that_a_trace_has_twice_are_told_apart_in_a_table():
     ]
 
 
-def test_pipedream_runs_its_nodes_in_topological_order():
+def test_pipedream_nodes_run_in_topological_order():
     trace = imported(PIPEDREAM)
     assert [name.split()[0] for name in trace.layers] == ["node2", "node3"]
     assert [(t.layer, t.numel, t.dtype) for t in trace.tensors] == [(0, 112, "float32"), (1, 10, "float32")]
@@ -112,8 +112,8 @@ def test_pipedream_runs_its_nodes_in_topological_order():
 
 
 @needs_data
-def test_loading_a_batch_is_no_computing():
-    """Of 680.7 ms of AlexNet's forward pass in the profile, 635.9 are those of its node called Input."""
+def test_pipedream_batch_loading_does_not_count_as_computing():
+    """The profile's Input node takes 635.9 of the 680.7 ms of AlexNet's forward pass."""
     trace = import_trace(SHARED / "workloads" / "pipedream_alexnet.txt")
     assert trace.iterations[0].forward_end_ps.max() == pytest.approx(44.8 * MS, rel=1e-2)
     assert "Input: loading a batch, 635.902 ms, is no computing" in skipped(trace)
@@ -121,7 +121,7 @@ def test_loading_a_batch_is_no_computing():
 
 @needs_data
 @pytest.mark.parametrize(("name", "elements", "layers"), [("vgg16", 138_357_544, 40), ("resnet50", 25_557_032, 176)])
-def test_pipedream_of_known_models(name: str, elements: int, layers: int):
+def test_pipedream_profiles_of_known_models_have_known_sizes(name: str, elements: int, layers: int):
     trace = import_trace(SHARED / "workloads" / f"pipedream_{name}.txt")
     assert sum(t.numel for t in trace.tensors) == elements
     assert len(trace.layers) == layers
@@ -140,7 +140,7 @@ def test_pipedream_of_known_models(name: str, elements: int, layers: int):
         (("parameter_size=448.000", "parameter_size=0"), None),
     ],
 )
-def test_pipedream_mistakes(change: tuple[str, str], what: str | None):
+def test_invalid_pipedream_graphs_are_refused(change: tuple[str, str], what: str | None):
     text = PIPEDREAM.replace(*change)
     assert text != PIPEDREAM
     if what is None:
@@ -150,7 +150,7 @@ def test_pipedream_mistakes(change: tuple[str, str], what: str | None):
             imported(text)
 
 
-def test_pipedream_runs_the_smaller_number_first():
+def test_pipedream_nodes_without_order_run_by_ascending_number():
     line = "node{} -- L -- forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=4"
     edges = "\tnode1 -- node10\n\tnode1 -- node9\n\tnode9 -- node11\n\tnode10 -- node11\n\tnode1 -- node2\n"
     trace = imported("\n".join(line.format(n) for n in (11, 10, 2, 9, 1)) + "\n" + edges)
@@ -159,7 +159,7 @@ def test_pipedream_runs_the_smaller_number_first():
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 @pytest.mark.parametrize("block", [1, 2, 1 << 20])
-def test_lines_may_end_as_on_any_machine(monkeypatch: pytest.MonkeyPatch, end: str, block: int):
+def test_text_formats_accept_cr_lf_and_crlf_line_ends(monkeypatch: pytest.MonkeyPatch, end: str, block: int):
     monkeypatch.setattr("gradwire.traces.formats.source._BLOCK", block)
     monkeypatch.setattr(Source.read, "__defaults__", (block,))
     for text in (PIPEDREAM, SIMAI, CSV):
@@ -176,40 +176,40 @@ def test_lines_may_end_as_on_any_machine(monkeypatch: pytest.MonkeyPatch, end: s
         ("name,bytes\nbig,1000000000000\nbigger,1000000000000\n", "elements would take|GiB of memory"),
     ],
 )
-def test_tables_that_are_none(monkeypatch: pytest.MonkeyPatch, text: str, what: str):
+def test_empty_malformed_and_oversized_tables_are_refused(monkeypatch: pytest.MonkeyPatch, text: str, what: str):
     monkeypatch.setattr("gradwire.traces.storage.memory_limits.available_bytes", lambda: 2**30)
     with pytest.raises(TraceError, match=what):
         imported(text, format="csv")
 
 
 @pytest.mark.parametrize("word", ["\u00b2", "9" * 5000, "\u0663", "--3", "-"])
-def test_numbers_of_a_simai_header_that_are_none(word: str):
+def test_simai_header_with_invalid_numbers_uses_defaults_or_is_refused(word: str):
     trace = imported(SIMAI.replace("ep: 1", f"ep: {word}"), format="simai")
     assert trace.manifest["parallelism_header"]["pp"] == 1
     with pytest.raises(TraceError, match=r"line 2.*expected the number of rows"):
         imported(SIMAI.replace("\n3\n", f"\n{word}\n"), format="simai")
 
 
-def test_the_table_that_aicb_writes_is_named():
+def test_aicb_collective_tables_are_refused_by_name():
     table = "[rank0 ~ rank127]\ncomm_type,comm_group,comm_group_size,msg_size,stage,dst,src\nCommType.all_reduce,CommGroup.dp_group,64,8,step,None,None\n"
     for text in (table, table.partition("\n")[2]):
         with pytest.raises(TraceError, match=r"AICB's table of collectives.*expected the workload for SimAI"):
             imported(text)
 
 
-def test_a_text_without_lines():
+def test_line_longer_than_a_mebibyte_is_refused():
     with pytest.raises(TraceError, match="line 1 is longer than a MiB"):
         imported("x" * 3_000_000, format="pipedream")
 
 
-def test_pipedream_counts_what_it_leaves_out():
+def test_pipedream_counts_skipped_edges_and_lines():
     trace = imported(PIPEDREAM + "\tnode2 -- node9\nremark\n", dtype="float16")
     assert trace.tensors[0].numel == 224
     assert skipped(trace)["edges to or from a node that is not there"] == 1
     assert skipped(trace)["lines that are neither node nor edge"] == 1
 
 
-def test_simai_takes_weight_gradients_as_gradients():
+def test_simai_weight_gradient_collectives_become_gradient_tensors():
     trace = imported(SIMAI)
     assert [(t.layer, t.bytes) for t in trace.tensors] == [(0, 4096), (1, 1000)]
     (iteration,) = trace.iterations
@@ -227,7 +227,7 @@ def test_simai_data_parallelism_computes_weight_gradients_first():
 
 
 @needs_data
-def test_simai_llama():
+def test_simai_llama_workload_has_known_layers_and_collectives():
     trace = import_trace(SHARED / "workloads" / "simai_llama7b_tp2.txt")
     assert len(trace.layers) == 76
     assert [t.bytes for t in trace.tensors] == [13_509_853_184]  # one reduce-scatter of everything
@@ -248,7 +248,7 @@ def test_simai_llama():
         (("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "SOMETHING"), "no format|begins with"),
     ],
 )
-def test_simai_mistakes(change: tuple[str, str], what: str):
+def test_invalid_simai_workloads_are_refused(change: tuple[str, str], what: str):
     text = SIMAI.replace(*change)
     assert text != SIMAI
     if what == "":
@@ -258,7 +258,7 @@ def test_simai_mistakes(change: tuple[str, str], what: str):
             imported(text, format="simai")
 
 
-def test_simai_round_trip_keeps_bytes_and_readiness_of_layers():
+def test_simai_round_trip_preserves_bytes_and_ready_times_of_layers():
     trace = small_trace(seed=3, tensors=9, iterations=2)
     export_trace(trace, "out/job.txt", format="simai", iterations=[1], ranks=16)
     lines = Path("out/job.txt").read_text().splitlines()
@@ -275,7 +275,7 @@ def test_simai_round_trip_keeps_bytes_and_readiness_of_layers():
     assert abs(after.optimizer_ps - before.optimizer_ps) <= NS
 
 
-def test_csv_as_worked_out():
+def test_csv_import_gives_hand_computed_tensors_and_times():
     trace = imported(CSV)
     assert trace.layers == ["conv", "fc"]
     assert [(t.name, t.shape, t.dtype, t.layer) for t in trace.tensors] == [
@@ -290,7 +290,7 @@ def test_csv_as_worked_out():
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_csv_separators_and_sizes(separator: str):
+def test_csv_accepts_semicolon_and_tab_separators(separator: str):
     text = "Name,Bytes,ready_ms,mean\na,4000,2,0.5\nb,1024,1,\n".replace(",", separator)
     trace = imported(text, dtype="float16")
     assert [t.numel for t in trace.tensors] == [2000, 512]
@@ -299,7 +299,7 @@ def test_csv_separators_and_sizes(separator: str):
     assert trace.magnitudes(0, 0)[0].mean() == pytest.approx(0.5, rel=0.2)
 
 
-def test_csv_without_times_says_so():
+def test_csv_without_times_has_estimated_timing():
     trace = imported("name,numel\na,10\nb.c,20\n")
     assert trace.iterations[0].end_ps == 0
     assert trace.manifest["timing"] == "estimated"
@@ -321,18 +321,18 @@ def test_csv_without_times_says_so():
         ("name,numel,numel\na,3,3\n", "each column once"),
     ],
 )
-def test_csv_mistakes(text: str, what: str):
+def test_invalid_csv_tables_are_refused(text: str, what: str):
     with pytest.raises(TraceError, match=what):
         imported(text)
 
 
-def test_a_csv_column_without_a_name_is_no_size():
+def test_csv_column_without_a_name_is_not_used_as_size():
     assert [tensor.numel for tensor in imported("name,bytes,\na,8,7\n", format="csv").tensors] == [2]
     with pytest.raises(TraceError, match="no size"):
         imported("name,bytes,\na,,7\n", format="csv")
 
 
-def test_csv_round_trip_is_exact_but_for_chunks():
+def test_csv_round_trip_preserves_tensors_and_times():
     trace = small_trace(seed=5, tensors=6)
     export_trace(trace, "table.csv", format="csv", iterations=[2])
     again = import_trace("table.csv")
@@ -344,7 +344,7 @@ def test_csv_round_trip_is_exact_but_for_chunks():
     assert again.iterations[0].forward_end_ps.tolist() == trace.iterations[2].forward_end_ps.tolist()
 
 
-def test_csv_round_trip_of_a_bundled_trace():
+def test_csv_round_trip_of_a_bundled_trace_preserves_bytes_and_ready_times():
     trace = load_trace("resnet50")
     export_trace(trace, "resnet50.csv", format="csv")
     again = import_trace("resnet50.csv")
@@ -352,7 +352,7 @@ def test_csv_round_trip_of_a_bundled_trace():
     assert again.iterations[0].ready_ps.tolist() == trace.iterations[0].ready_ps.tolist()
 
 
-def test_what_a_terminal_would_obey_is_shown_instead(tmp_path):
+def test_import_errors_escape_terminal_control_characters(tmp_path):
     file = tmp_path / "a.csv"
     file.write_bytes("na\x1b[2Jme,shape\x85\x0b\n1,2\n".encode())
     with pytest.raises(TraceError) as caught:

@@ -69,7 +69,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_public_case_has_the_values_of_its_readme(name: str) -> None:
+def test_public_cases_import_with_the_values_of_their_readme(name: str) -> None:
     expected = GOOD[name]
     trace = import_trace(CASES / name)
     assert trace.total_bytes == expected.total_bytes
@@ -88,7 +88,7 @@ def test_a_public_case_has_the_values_of_its_readme(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["trace", "distinct_ids"])
-def test_a_file_of_several_ranks_is_refused(name: str) -> None:
+def test_profile_with_several_ranks_is_refused(name: str) -> None:
     with pytest.raises(TraceError, match=r"holds several ranks \(processes 1, 2\); expected one rank per file"):
         import_trace(CASES / "17-two-processes" / f"{name}.json")
 
@@ -100,7 +100,7 @@ def test_a_file_of_several_ranks_is_refused(name: str) -> None:
         ("tuple", [(64, 3, 7, 7), (1000, 2048), (1,)], ["float32"] * 3),
     ],
 )
-def test_shapes_as_python_writes_them(name: str, shapes: list[tuple[int, ...]], kinds: list[str]) -> None:
+def test_csv_accepts_shapes_in_python_notation(name: str, shapes: list[tuple[int, ...]], kinds: list[str]) -> None:
     trace = import_trace(CASES / "13-csv" / f"{name}.csv")
     assert [tensor.shape for tensor in trace.tensors] == shapes
     assert [tensor.dtype for tensor in trace.tensors] == kinds
@@ -115,12 +115,12 @@ def test_shapes_as_python_writes_them(name: str, shapes: list[tuple[int, ...]], 
         ("nan", "line 2: ready_ms is 'nan'"),
     ],
 )
-def test_tables_with_other_numbers_are_refused_with_their_line(name: str, what: str) -> None:
+def test_csv_with_unsupported_number_formats_is_refused_with_line(name: str, what: str) -> None:
     with pytest.raises(TraceError, match=what):
         import_trace(CASES / "13-csv" / f"{name}.csv")
 
 
-def test_workloads_of_simai() -> None:
+def test_simai_workloads_without_weight_gradients_are_refused() -> None:
     micro = import_trace(CASES / "14-simai" / "micro.txt")
     assert [tensor.bytes for tensor in micro.tensors] == [4_800_000]
     empty = import_trace(CASES / "14-simai" / "zero_size.txt")
@@ -130,7 +130,7 @@ def test_workloads_of_simai() -> None:
         import_trace(CASES / "14-simai" / "forward_only.txt")
 
 
-def test_the_summary_lists_doubtful_records_by_kind() -> None:
+def test_import_and_info_summaries_list_doubtful_records_by_kind() -> None:
     path = CASES / "22-zero-timestamps" / "one_kernel.json"
     done = CliRunner().invoke(cli.app, ["trace", "import", str(path), "--out", "imported"])
     assert done.exit_code == 0

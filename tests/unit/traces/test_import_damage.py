@@ -44,7 +44,7 @@ def times_of(trace: Trace) -> list[tuple[float, tuple[float, ...], float]]:
 
 
 @pytest.mark.parametrize("shape", [[True, 1000], [1000, False], ["1000", 1000], [1000.0, 1000]])
-def test_a_shape_of_anything_but_whole_numbers_is_none(tmp_path: Path, shape: list[object]) -> None:
+def test_shapes_with_non_integer_sizes_are_skipped(tmp_path: Path, shape: list[object]) -> None:
     def damage(events: Events) -> None:
         next(each for each in events if "AccumulateGrad" in each["name"])["args"]["Input Dims"] = [shape]
 
@@ -65,7 +65,7 @@ def test_a_shape_of_anything_but_whole_numbers_is_none(tmp_path: Path, shape: li
         (True, "a boolean"),
     ],
 )
-def test_a_file_whose_events_are_no_array_is_refused(tmp_path: Path, events: object, kind: str) -> None:
+def test_profile_without_an_event_array_is_refused(tmp_path: Path, events: object, kind: str) -> None:
     path = tmp_path / "none.json"
     path.write_text(json.dumps({"traceEvents": events}))
     with pytest.raises(TraceError, match=f"traceEvents is {kind}; expected an array of events"):
@@ -83,7 +83,7 @@ def later(events: Events) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("evaluate_function", "autograd functions"), ("AccumulateGrad", "AccumulateGrad")]
 )
-def test_a_cpu_record_with_a_damaged_time_costs_its_step(
+def test_step_with_a_damaged_cpu_record_time_is_left_out(
     tmp_path: Path, name: str, kind: str, which: int, values: dict[str, float]
 ) -> None:
     def damage(events: Events) -> None:
@@ -101,7 +101,7 @@ def test_a_cpu_record_with_a_damaged_time_costs_its_step(
     assert trace.manifest["source"]["doubtful"][f"{kind} at a time far outside of the recording, left out"] == 1
 
 
-def test_a_forward_operator_with_a_damaged_time_costs_nothing(tmp_path: Path) -> None:
+def test_damaged_forward_operator_time_leaves_all_steps(tmp_path: Path) -> None:
     def damage(events: Events) -> None:
         later(events)
         next(each for each in events if "aten::linear" in each["name"])["ts"] = 0
@@ -119,7 +119,7 @@ def kernels(events: Events) -> Events:
 
 @pytest.mark.parametrize("row", [{"pid": None}, {"tid": 8}, {"pid": 2}, {"pid": 2, "tid": 8}])
 @pytest.mark.parametrize("which", [4, 5, 13, 22])
-def test_a_kernel_on_another_stream_than_its_siblings_costs_its_step(
+def test_step_with_a_kernel_on_a_wrong_stream_is_left_out(
     tmp_path: Path, row: dict[str, int | None], which: int
 ) -> None:
     def damage(events: Events) -> None:
@@ -133,8 +133,8 @@ def test_a_kernel_on_another_stream_than_its_siblings_costs_its_step(
     assert trace.manifest["source"]["doubtful"]["kernels on a stream that has fewer kernels than there are steps"] == 1
 
 
-def test_a_stream_that_recurs_in_every_step_is_no_damage(tmp_path: Path) -> None:
-    """Its kernels are those of the second half of each forward pass, which nothing waits for."""
+def test_stream_that_recurs_in_every_step_is_accepted(tmp_path: Path) -> None:
+    """The second stream runs the second half of each forward pass; no other kernel waits for it."""
 
     def damage(events: Events) -> None:
         for kernel in kernels(events)[1::9]:
@@ -146,7 +146,7 @@ def test_a_stream_that_recurs_in_every_step_is_no_damage(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("which", [(4,), (4, 5, 6, 7), (8,), (4, 13)])
-def test_a_step_that_lacks_deciding_kernels_is_left_out(tmp_path: Path, which: tuple[int, ...]) -> None:
+def test_steps_without_critical_kernels_are_left_out(tmp_path: Path, which: tuple[int, ...]) -> None:
     def damage(events: Events) -> None:
         for kernel in [kernels(events)[index] for index in which]:
             events.remove(kernel)
@@ -157,8 +157,8 @@ def test_a_step_that_lacks_deciding_kernels_is_left_out(tmp_path: Path, which: t
     assert trace.manifest["source"]["doubtful"]["kernels whose record was lost"] == len(which)
 
 
-def test_an_update_without_a_kernel_takes_no_time(tmp_path: Path) -> None:
-    """Of its launches nothing is in the file either, as of an optimizer on the CPU."""
+def test_update_without_a_kernel_has_zero_duration(tmp_path: Path) -> None:
+    """The launches of the update are missing from the file, too, as with an optimizer on the CPU."""
 
     def damage(events: Events) -> None:
         launched = {kernel["args"]["correlation"] for kernel in kernels(events)[8::9]}
@@ -193,7 +193,7 @@ def without_kernels(recording: dict[str, Any], folder: Path, is_lost: Callable[[
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9])
-def test_steps_of_a_recording_that_lack_kernels_at_random_are_not_measured(
+def test_profile_steps_with_randomly_lost_kernels_are_left_out(
     recording: dict[str, Any], tmp_path: Path, share: float
 ) -> None:
     draws = random.Random(3)
@@ -206,7 +206,7 @@ def test_steps_of_a_recording_that_lack_kernels_at_random_are_not_measured(
 
 
 @pytest.mark.parametrize(("low", "high"), [(1 / 3, 2 / 3), (0.5, 0.52), (0.35, 0.6), (0.5, 1.0), (0.25, 0.7)])
-def test_steps_of_a_recording_that_lack_a_stretch_of_kernels_are_not_measured(
+def test_profile_steps_with_a_lost_range_of_kernels_are_left_out(
     recording: dict[str, Any], tmp_path: Path, low: float, high: float
 ) -> None:
     sound = dict(zip(*steps_of(import_trace(DDP)), strict=True))

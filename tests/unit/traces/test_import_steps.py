@@ -52,8 +52,8 @@ def step(number: int, begin: int, end: int) -> Event:
     }
 
 
-def test_optimizers_that_wait_for_backward_passes_of_their_own_are_refused() -> None:
-    """A GAN: generator and discriminator, of two and three layers, are trained in each of the profiler's steps."""
+def test_steps_with_one_backward_pass_per_optimizer_are_refused() -> None:
+    """A GAN trains a generator of two layers and a discriminator of three in each profiler step."""
     first = without_steps(Recorded(Job(iterations=1)).events)
     second = without_steps(Recorded(Job(iterations=1, forward=(5, 6, 7), backward=(8, 9, 10))).events)
     events: list[Event] = []
@@ -65,15 +65,15 @@ def test_optimizers_that_wait_for_backward_passes_of_their_own_are_refused() -> 
         imported(events)
 
 
-def test_two_iterations_in_a_step_of_the_profiler_are_two() -> None:
+def test_one_profiler_step_with_several_iterations_is_split() -> None:
     recorded = Recorded(Job(iterations=4, layout="none"))
     begin = recorded.events[0]["ts"]
     trace = imported([*recorded.events, step(0, begin - 10, recorded.clock)])
     assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [t.optimizer for t in recorded.times]
 
 
-def test_a_closure_that_runs_several_times_is_refused() -> None:
-    """LBFGS: each step of the optimizer encloses two forward and backward passes."""
+def test_optimizer_with_repeated_closure_calls_is_refused() -> None:
+    """Each LBFGS optimizer step encloses two forward and backward passes."""
     recorded = Recorded(Job(micro_batches=2))
     events = recorded.events
     for begin in [event for event in events if event["name"].startswith("ProfilerStep")]:
@@ -85,7 +85,7 @@ def test_a_closure_that_runs_several_times_is_refused() -> None:
         imported(events)
 
 
-def test_an_optimizer_within_another_is_counted_once() -> None:
+def test_nested_optimizer_step_is_counted_once() -> None:
     recorded = Recorded(Job())
     inner = [copy.deepcopy(e) for e in recorded.events if e["name"].startswith("Optimizer.step")]
     for event in inner:
@@ -94,7 +94,7 @@ def test_an_optimizer_within_another_is_counted_once() -> None:
     assert [iteration.optimizer_ps // US for iteration in trace.iterations] == [t.optimizer for t in recorded.times]
 
 
-def test_launches_without_work_are_refused() -> None:
+def test_profile_with_launches_but_no_device_work_is_refused() -> None:
     events = [event for event in Recorded(Job(vendor="mtia")).events if event["cat"] != "mtia_ccp_events"]
     with pytest.raises(TraceError, match=r"holds launches \(mtia_runtime\) but no work of the accelerator"):
         imported(events)
@@ -115,7 +115,7 @@ def test_launches_without_work_are_refused() -> None:
         ("python_function", ""),
     ],
 )
-def test_the_side_of_a_category(category: str, side: str) -> None:
+def test_event_categories_map_to_host_or_device(category: str, side: str) -> None:
     assert side_of(category) == side
 
 
@@ -134,11 +134,11 @@ def test_the_side_of_a_category(category: str, side: str) -> None:
         ("0", ""),
     ],
 )
-def test_what_a_process_group_exchanges(description: str, dimension: str) -> None:
+def test_process_groups_map_to_data_or_model_parallelism(description: str, dimension: str) -> None:
     assert dimension_of(description) == dimension
 
 
-def test_groups_that_say_nothing_are_counted_as_doubtful() -> None:
+def test_process_groups_without_description_are_counted_as_doubtful() -> None:
     events = Recorded(Job(has_shapes=False, model_group="other")).events
     for event in events:
         event["args"].pop("Process Group Description", None)
@@ -151,8 +151,8 @@ def test_groups_that_say_nothing_are_counted_as_doubtful() -> None:
     assert "collectives of process groups that may not exchange gradients (1, 2)" in doubtful
 
 
-def test_clocks_that_differ_doubt_no_single_kernel() -> None:
-    """A GPU's clock that is 50 us behind the CPU's moves no duration."""
+def test_gpu_clock_offset_is_counted_and_changes_no_duration() -> None:
+    """The GPU's clock is 50 us behind the CPU's."""
     recorded = Recorded(Job(iterations=5, pause=20_000))
     for event in recorded.events:
         if event["cat"] == "kernel":
@@ -166,8 +166,8 @@ def test_clocks_that_differ_doubt_no_single_kernel() -> None:
     assert doubtful == {"kernels that begin before their launch, so often that the clocks differ": 5}
 
 
-def test_kernels_that_start_early_everywhere_are_believed() -> None:
-    """With programmatic launches kernels begin before their predecessors end, by 5 us here."""
+def test_kernels_that_overlap_their_predecessors_are_accepted() -> None:
+    """With programmatic launches, kernels begin 5 us before their predecessors end."""
     recorded = Recorded(Job(iterations=6))
     for event in recorded.events:
         if event["cat"] == "kernel" and event["name"] != "update":

@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_devices() -> None:
+def test_unknown_and_unsupported_devices_are_refused() -> None:
     assert pick_device("cpu").type == "cpu"
     for name in ("abacus", "meta:zero"):
         with pytest.raises(TraceError, match=name):
@@ -55,19 +55,19 @@ def test_devices() -> None:
         ("overhead_pairs", -1),
     ],
 )
-def test_bad_settings(field: str, value: Any) -> None:
+def test_invalid_capture_settings_are_refused(field: str, value: Any) -> None:
     with pytest.raises(TraceError, match=f"capture: {field.replace('_', '[_ ]')}"):
         BuiltinRun(**{"data": "nowhere", field: value})
 
 
-def test_bad_settings_of_a_text_model() -> None:
+def test_invalid_text_model_settings_are_refused() -> None:
     with pytest.raises(TraceError, match="image size for gpt2-small; expected none: the model learns from text"):
         BuiltinRun("nowhere", "gpt2-small", image_size=64)
     with pytest.raises(TraceError, match="sequence 1025; expected 1 to 1024 for gpt2-small"):
         BuiltinRun("nowhere", "gpt2-small", sequence=1025)
 
 
-def test_the_place_is_tried_before_training(tmp_path: Path) -> None:
+def test_output_directory_is_checked_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     steps: list[int] = []
     with pytest.raises(TraceError, match="out: has a parent that is not a folder"):
@@ -86,8 +86,8 @@ RUNS = [
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.model)
-def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the manifest says to type gives the same settings, with the model's own ones spelled out."""
+def test_manifest_command_repeats_the_run_settings(run: BuiltinRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command in the manifest gives the same settings; defaults of the model appear explicitly."""
 
     seen: list[BuiltinRun] = []
     monkeypatch.setattr(
@@ -101,7 +101,7 @@ def test_the_command_repeats_the_run(run: BuiltinRun, monkeypatch: pytest.Monkey
     assert seen == [expected]
 
 
-def test_documented_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_capture_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "capture.md").read_text(encoding="utf-8")
     commands = [line.strip() for line in page.splitlines() if line.startswith("    gradwire capture ")]
     assert len(commands) >= 4
@@ -115,13 +115,13 @@ def test_documented_commands_are_accepted(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(seen) == len(commands)
 
 
-def test_paths_stay_out_of_the_command() -> None:
+def test_capture_command_contains_no_directory_paths() -> None:
     command = BuiltinRun("/home/someone/data/cifar10").command(Path("/home/someone/out"))
     assert "someone" not in command
     assert command.endswith("--out out")
 
 
-def test_synthetic_data_by_name_and_a_manifest_that_says_so(tmp_path: Path) -> None:
+def test_manifest_of_a_synthetic_run_states_synthetic_data(tmp_path: Path) -> None:
     run = BuiltinRun("synthetic", note="made by a test", **QUICK)
     trace = load_trace(run.train(tmp_path / "made-up"))
     assert "made up" in trace.manifest["synthetic"]
@@ -130,7 +130,7 @@ def test_synthetic_data_by_name_and_a_manifest_that_says_so(tmp_path: Path) -> N
     assert trace.manifest["optimizer"]["kind"] == "sgd"
 
 
-def test_moments_and_samples(tmp_path: Path) -> None:
+def test_capture_records_early_and_late_iterations_and_samples(tmp_path: Path) -> None:
     run = BuiltinRun("synthetic", **{**QUICK, "iterations": 3, "late": 5, "every": 2})
     seen: list[tuple[int, int]] = []
     path = run.train(tmp_path / "out", progress=lambda step, steps, _: seen.append((step, steps)))
@@ -149,7 +149,7 @@ def little_text_model(monkeypatch: pytest.MonkeyPatch) -> str:
     return "little"
 
 
-def test_text(tmp_path: Path, little_text_model: str) -> None:
+def test_text_model_capture_records_vocabulary_and_zero_rows(tmp_path: Path, little_text_model: str) -> None:
     (tmp_path / "count.txt").write_bytes(bytes(range(200)))
     run = BuiltinRun(tmp_path, **{**QUICK, "model": little_text_model, "sequence": 8})
     trace = load_trace(run.train(tmp_path / "out"))
@@ -163,7 +163,7 @@ def test_text(tmp_path: Path, little_text_model: str) -> None:
     assert (mean[first < 199] > 0).any()
 
 
-def test_the_learning_rate_rises_to_its_value(
+def test_learning_rate_warms_up_linearly(
     tmp_path: Path, little_text_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
@@ -180,8 +180,8 @@ def test_the_learning_rate_rises_to_its_value(
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception-v3", "resnet110"])
-def test_large_models_end_to_end(tmp_path: Path, name: str) -> None:
-    """Every parameter of models with branches and several answers has its gradient, layers in forward order."""
+def test_captures_of_large_models_contain_all_parameter_gradients(tmp_path: Path, name: str) -> None:
+    """Models with branches and several outputs have a gradient for every parameter, with layers in forward order."""
     size = models.MODELS[name].sizes[0]
     run = BuiltinRun("synthetic", **{**QUICK, "model": name, "image_size": size})
     trace = load_trace(run.train(tmp_path / "out"))

@@ -36,21 +36,21 @@ def resnet50() -> Trace:
     return load_trace("resnet50")
 
 
-def test_they_are_small() -> None:
+def test_bundled_traces_are_complete_and_small() -> None:
     assert set(bundled_traces()) == set(SHAPES) | RETIMED
     sizes = {name: sum(f.stat().st_size for f in (BUNDLED / name).iterdir()) for name in bundled_traces()}
     assert max(sizes.values()) < 10 * MEGABYTE
     assert sum(sizes.values()) < 40 * MEGABYTE
 
 
-def test_each_has_its_architecture(trace: Trace) -> None:
+def test_bundled_trace_matches_its_model_architecture(trace: Trace) -> None:
     elements = sum(tensor.numel for tensor in trace.tensors)
     assert (len(trace.layers), len(trace.tensors), elements) == SHAPES[trace.name]
     assert trace.manifest["parameters"] == elements
     assert trace.manifest["without_gradient"] == []
 
 
-def test_the_manifest_says_where_it_comes_from(trace: Trace) -> None:
+def test_bundled_manifest_records_provenance(trace: Trace) -> None:
     wanted = "model batch dataset device cpu threads versions seed capture_overhead optimizer command phase_steps"
     assert set(wanted.split()) <= set(trace.manifest)
     assert trace.manifest["model"] == trace.name.removesuffix("-h100")
@@ -62,7 +62,7 @@ def test_the_manifest_says_where_it_comes_from(trace: Trace) -> None:
         assert trace.manifest["clock"] == "CpuClock"
 
 
-def test_the_command_names_a_built_in_model_and_is_documented(trace: Trace) -> None:
+def test_bundled_capture_command_names_a_builtin_model_and_is_documented(trace: Trace) -> None:
     command = trace.manifest["command"]
     words = shlex.split(command)
     assert words[:2] == ["gradwire", "capture"]
@@ -73,7 +73,7 @@ def test_the_command_names_a_built_in_model_and_is_documented(trace: Trace) -> N
     assert f"\n    {command}\n" in (BUNDLED / "README.md").read_text(encoding="utf-8")
 
 
-def test_two_moments_of_consecutive_steps_and_the_model_has_learnt(trace: Trace) -> None:
+def test_bundled_trace_has_early_and_late_steps_with_falling_loss(trace: Trace) -> None:
     phases = {name: [trace.iterations[i] for i in members] for name, members in trace.phases.items()}
     assert list(phases) == ["early", "late"]
     for members in phases.values():
@@ -86,7 +86,8 @@ def test_two_moments_of_consecutive_steps_and_the_model_has_learnt(trace: Trace)
 
 
 def test_gradients_become_ready_from_back_to_front(trace: Trace) -> None:
-    """Tied weights, a layer and the output at once, are the exception: they are ready last."""
+    """Gradients become ready from back to front. Tied weights of the first and last layer are the exception: they are
+    ready last."""
     layers = np.array([tensor.layer for tensor in trace.tensors])
     places = np.unique(layers)
     for iteration in trace.iterations:
@@ -97,10 +98,9 @@ def test_gradients_become_ready_from_back_to_front(trace: Trace) -> None:
         assert latest[0] == latest.max() or trace.name == "gpt2-small"
 
 
-def test_magnitudes_fit_together(trace: Trace) -> None:
-    """mean <= rms <= max in every chunk, and each large tensor is uneven enough to tag: the upper half of its
-    chunks holds clearly more than half of the gradient.
-    """
+def test_magnitudes_of_bundled_traces_are_consistent(trace: Trace) -> None:
+    """Every chunk has mean <= rms <= max. Each large tensor is uneven enough to tag: the upper half of its chunks
+    holds more than 53 % of the gradient."""
     for iteration in (trace.sampled[0], trace.sampled[-1]):
         for number, tensor in enumerate(trace.tensors):
             mean, largest = trace.magnitudes(iteration, number)
@@ -117,14 +117,14 @@ def test_magnitudes_fit_together(trace: Trace) -> None:
                 assert mean[len(mean) // 2 :].sum() > 0.53 * mean.sum()
 
 
-def test_the_two_moments_differ(trace: Trace) -> None:
+def test_early_and_late_magnitudes_differ(trace: Trace) -> None:
     early, late = trace.phases["early"][0], trace.phases["late"][0]
     for number, tensor in enumerate(trace.tensors):
         if tensor.numel >= 500_000:
             assert (trace.chunk_mean(early, number) != trace.chunk_mean(late, number)).any()
 
 
-def test_tags_and_priorities(resnet50: Trace) -> None:
+def test_layer_priorities_and_magnitude_tags_split_resnet50_as_requested(resnet50: Trace) -> None:
     priorities = layer_priorities(resnet50, [1, 2, 3, 4, 5, 6, 7])
     size = np.array([tensor.bytes for tensor in resnet50.tensors])
     shares = np.array([size[priorities == p].sum() for p in range(1, 8)]) / size.sum()

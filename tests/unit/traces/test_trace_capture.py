@@ -30,7 +30,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> CountingClock:
 # Times ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_mark_of_an_iteration(tmp_path: Path, counting: CountingClock) -> None:
+def test_capture_records_all_clock_marks_of_an_iteration(tmp_path: Path, counting: CountingClock) -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     trace = train(model, tmp_path / "t", lambda: torch.randn(3, 4), {"early": range(1, 3)})
     assert trace.layers == ["0", "2"]
@@ -45,7 +45,7 @@ def test_every_mark_of_an_iteration(tmp_path: Path, counting: CountingClock) -> 
     assert [(i.phase, i.step) for i in trace.iterations] == [("early", 1), ("early", 2)]
 
 
-def test_statistics_cost_no_recorded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_statistics_add_no_recorded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = CountingClock()
     monkeypatch.setattr("gradwire.traces.capture.recorder.clock_for", lambda device: clock)
 
@@ -93,7 +93,7 @@ def test_validation_between_steps_is_not_recorded(tmp_path: Path, counting: Coun
     assert trace.iterations[0].forward_end_ps.max() < trace.iterations[0].ready_ps.min()
 
 
-def test_real_clock_sees_layers_in_order(tmp_path: Path) -> None:
+def test_cpu_clock_records_layers_in_order(tmp_path: Path) -> None:
     torch.manual_seed(0)
     trace = train(Tiny(), tmp_path / "t", images, {"early": range(2, 5)}, overhead_pairs=2)
     assert trace.layers == ["conv1", "bn", "conv2", "fc"]
@@ -114,7 +114,7 @@ def test_real_clock_sees_layers_in_order(tmp_path: Path) -> None:
 # Magnitudes ----------------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_those_of_the_real_gradients(tmp_path: Path) -> None:
+def test_captured_magnitudes_match_the_raw_gradients(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Tiny()
     raw: dict[int, list[np.ndarray]] = {}
@@ -134,7 +134,7 @@ def test_statistics_are_those_of_the_real_gradients(tmp_path: Path) -> None:
                 assert largest[chunk] == pytest.approx(values.max(), rel=RELATIVE, abs=1e-30)
 
 
-def test_tiny_gradients_survive(tmp_path: Path) -> None:
+def test_captured_magnitudes_keep_tiny_gradients(tmp_path: Path) -> None:
     """Gradients of 1e-12, as of a nearly converged model, would all be zero in plain float16."""
     model = nn.Linear(300, 3)
     trace = train(model, tmp_path / "t", lambda: torch.full((2, 300), 1e-12), {"early": range(1)})
@@ -143,7 +143,7 @@ def test_tiny_gradients_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_types(kind: Any) -> None:
+def test_gradient_statistics_accept_half_and_double_precision(kind: Any) -> None:
     mean, largest, root = summarise(torch.arange(600, dtype=torch.float64).to(kind)).double().numpy()
     runs = np.split(np.arange(600.0), [256, 512])
     np.testing.assert_allclose(root, [np.sqrt((run**2).mean()) for run in runs], rtol=0.01)
@@ -151,7 +151,7 @@ def test_other_types(kind: Any) -> None:
     np.testing.assert_allclose(largest, [255, 511, 599], rtol=0.01)
 
 
-def test_gradients_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+def test_non_finite_gradients_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"step 0: gradient of weight is not finite"):
         train(nn.Linear(3, 2), tmp_path / "t", lambda: torch.full((1, 3), 1e30), {"early": range(1)})
     assert not (tmp_path / "t").exists()
@@ -160,7 +160,7 @@ def test_gradients_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 # Models of other shapes -------------------------------------------------------------------------------------------
 
 
-def test_frozen_parameters_are_no_tensors_but_their_layer_is_timed(tmp_path: Path) -> None:
+def test_layer_of_frozen_parameters_is_timed_but_has_no_tensors(tmp_path: Path) -> None:
     model = Tiny()
     for parameter in model.conv2.parameters():
         parameter.requires_grad_(False)
@@ -188,7 +188,7 @@ def test_tied_weights_belong_to_the_first_layer_that_runs(tmp_path: Path) -> Non
     assert trace.iterations[0].ready_ps.argmax() == 0
 
 
-def test_unused_parameters_are_left_out_and_named(tmp_path: Path) -> None:
+def test_unused_parameters_are_left_out_and_listed_in_the_manifest(tmp_path: Path) -> None:
     model = Tiny()
     model.spare = nn.Linear(3, 3)
     trace = train(model, tmp_path / "t", images, {"early": range(1)})
@@ -196,7 +196,7 @@ def test_unused_parameters_are_left_out_and_named(tmp_path: Path) -> None:
     assert "spare" not in trace.layers
 
 
-def test_a_layer_that_runs_now_and_then(tmp_path: Path) -> None:
+def test_layer_skipped_in_an_iteration_has_zero_time_and_gradient(tmp_path: Path) -> None:
     class Sometimes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -214,7 +214,7 @@ def test_a_layer_that_runs_now_and_then(tmp_path: Path) -> None:
     assert trace.chunk_mean(1, 2).max() == 0 < trace.chunk_mean(0, 2).max()
 
 
-def test_a_layer_that_runs_twice_spans_both(tmp_path: Path, counting: CountingClock) -> None:
+def test_layer_called_twice_spans_both_calls(tmp_path: Path, counting: CountingClock) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -228,7 +228,7 @@ def test_a_layer_that_runs_twice_spans_both(tmp_path: Path, counting: CountingCl
     assert trace.iterations[0].forward_end_ps.tolist() == [4]
 
 
-def test_parameters_of_modules_that_are_never_called(tmp_path: Path) -> None:
+def test_parameters_of_uncalled_modules_belong_to_the_enclosing_layer(tmp_path: Path) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -255,7 +255,7 @@ def test_existing_directory_is_refused_before_training(tmp_path: Path) -> None:
         train(Tiny(), tmp_path, images, {"early": range(1)}, on_gradients=lambda step: pytest.fail("trained"))
 
 
-def test_a_loop_that_fails_writes_nothing(tmp_path: Path) -> None:
+def test_failed_training_loop_writes_no_trace(tmp_path: Path) -> None:
     def fail(step: int) -> None:
         if step == 1:
             raise RuntimeError("out of memory")
@@ -265,7 +265,7 @@ def test_a_loop_that_fails_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_capture_keeps_what_it_has(tmp_path: Path) -> None:
+def test_interrupted_capture_writes_the_completed_iterations(tmp_path: Path) -> None:
     def interrupt(step: int) -> None:
         if step == 2:
             raise KeyboardInterrupt
@@ -275,7 +275,7 @@ def test_interrupted_capture_keeps_what_it_has(tmp_path: Path) -> None:
     assert [i.step for i in load_trace(tmp_path / "t").iterations] == [0, 1]
 
 
-def test_loop_that_ends_too_early(tmp_path: Path) -> None:
+def test_training_loop_shorter_than_the_phases_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"called 3 times; expected training beyond step 50"):
         train(Tiny(), tmp_path / "t", images, {"late": range(50, 52)}, steps=3)
 
@@ -309,7 +309,9 @@ def test_step_without_optimizer_is_refused(tmp_path: Path) -> None:
         ({"manifest": {"seen": object()}}, r"manifest: cannot be written as JSON \(Object of type object"),
     ],
 )
-def test_what_cannot_be_is_refused_before_training(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+def test_invalid_capture_arguments_are_refused_before_training(
+    tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
     model = nn.Linear(2, 2)
     given = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "out": tmp_path / "out", **wrong}
     with pytest.raises(TraceError, match=said), capture(model, **given):
@@ -318,7 +320,7 @@ def test_what_cannot_be_is_refused_before_training(tmp_path: Path, wrong: dict[s
 
 
 @pytest.mark.parametrize("loss", ["x", torch.ones(3), [1.0]])
-def test_a_loss_is_a_single_number(tmp_path: Path, loss: Any) -> None:
+def test_loss_that_is_not_a_scalar_is_refused(tmp_path: Path, loss: Any) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with (
@@ -332,19 +334,19 @@ def test_a_loss_is_a_single_number(tmp_path: Path, loss: Any) -> None:
 
 
 @pytest.mark.parametrize("phases", [{}, {"early": range(0)}, {"early": [1, 2], "late": [2]}])
-def test_impossible_phases(phases: dict[str, Any]) -> None:
+def test_empty_and_overlapping_phases_are_refused(phases: dict[str, Any]) -> None:
     model = Tiny()
     with pytest.raises(TraceError, match="at least one step, each in one phase only"):
         TraceRecorder(model, torch.optim.SGD(model.parameters(), 0.1), phases)
 
 
-def test_model_without_parameters_to_train() -> None:
+def test_model_without_trainable_parameters_is_refused() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(TraceError, match="Linear: has no trainable parameter"):
         TraceRecorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
 
 
-def test_a_parameter_without_elements_sends_nothing(tmp_path: Path) -> None:
+def test_parameter_without_elements_has_no_tensor(tmp_path: Path) -> None:
     class WithEmpty(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -65,7 +65,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return fake
 
 
-def test_cuda_events_of_an_iteration(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_cuda_clock_reads_events_once_per_step_and_reuses_them(tmp_path: Path, cuda: FakeCuda) -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
     trace = train(model, tmp_path / "t", lambda: torch.randn(3, 4), {"early": range(1, 4)}, overhead_pairs=1)
     ms = 10**9
@@ -81,7 +81,7 @@ def test_cuda_events_of_an_iteration(tmp_path: Path, cuda: FakeCuda) -> None:
     assert cuda.made == 14  # as many as the largest step needs: they are used again
 
 
-def test_a_pause_takes_no_time() -> None:
+def test_paused_time_is_excluded_from_the_timeline() -> None:
     clock = CountingClock()
     timeline = Timeline(clock)
     begin = timeline.mark()  # 1
@@ -101,7 +101,7 @@ def test_a_pause_takes_no_time() -> None:
     assert timeline.with_pauses(begin, end) == 1007
 
 
-def test_a_pause_ends_when_its_work_fails() -> None:
+def test_pause_ends_if_its_block_raises() -> None:
     clock = CountingClock()
     timeline = Timeline(clock)
     begin = timeline.mark()
@@ -112,7 +112,7 @@ def test_a_pause_ends_when_its_work_fails() -> None:
     assert timeline.since(begin, end) == 2
 
 
-def test_the_processors_clock_counts_picoseconds_and_never_runs_back() -> None:
+def test_cpu_clock_is_monotonic_and_counts_picoseconds() -> None:
     clock = CpuClock()
     marks = [clock.mark() for _ in range(100)]
     clock.settle()
@@ -137,7 +137,7 @@ def test_cuda_times_lie_inside_the_iteration(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_magnitudes_computed_on_the_gpu_are_those_of_the_gradients(tmp_path: Path) -> None:
+def test_magnitudes_computed_on_the_gpu_match_the_gradients(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     model = Tiny().cuda()
@@ -156,8 +156,8 @@ def test_magnitudes_computed_on_the_gpu_are_those_of_the_gradients(tmp_path: Pat
 
 
 @pytest.mark.gpu
-def test_a_scaled_step_on_the_gpu(tmp_path: Path) -> None:
-    """float16 autocast with a fused optimiser: the scale is taken out of the magnitudes."""
+def test_grad_scaler_scale_is_removed_from_gpu_magnitudes(tmp_path: Path) -> None:
+    """The model runs under float16 autocast with a fused optimiser."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     import gradwire

@@ -48,7 +48,7 @@ def gradients(model: nn.Module) -> list[np.ndarray]:
 # Two lines ----------------------------------------------------------------------------------------------------------
 
 
-def test_two_lines_in_ones_own_loop(tmp_path: Path) -> None:
+def test_capture_with_defaults_records_ten_steps_of_a_training_loop(tmp_path: Path) -> None:
     model = Tiny()
     optimizer = torch.optim.Adam(model.parameters())
     with gradwire.capture(model, optimizer, out=tmp_path / "run1.trace") as cap:
@@ -73,14 +73,13 @@ def test_two_lines_in_ones_own_loop(tmp_path: Path) -> None:
     assert trace.ranks == [0]
 
 
-def test_every_nth_step_is_sampled_from_the_first_of_each_phase_on(tmp_path: Path) -> None:
+def test_each_phase_samples_its_first_and_every_nth_step(tmp_path: Path) -> None:
     trace = train(Tiny(), tmp_path / "t", images, {"early": range(4), "late": range(6, 9)}, every=3)
     assert trace.sampled == [0, 3, 4]
     assert [trace.sample_of(index) for index in range(7)] == [0, 0, 3, 3, 4, 4, 4]
 
 
-def test_no_hook_outlives_the_capture(tmp_path: Path) -> None:
-    """Neither after its last step, nor after an exception."""
+def test_capture_removes_all_hooks_after_its_last_step_or_an_exception(tmp_path: Path) -> None:
     scale = torch.amp.GradScaler.scale
 
     def hooks(model: nn.Module, optimizer: Any) -> int:
@@ -110,7 +109,7 @@ def test_no_hook_outlives_the_capture(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
 
 
-def test_raw_gradients(tmp_path: Path) -> None:
+def test_raw_option_stores_exact_gradients(tmp_path: Path) -> None:
     model = Tiny()
     model.spare = nn.Linear(2, 2)
     model.fc.to(torch.bfloat16)
@@ -136,7 +135,7 @@ def test_raw_gradients(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_autocast_and_a_scaler_that_skips_a_step(tmp_path: Path, fused: bool) -> None:
+def test_step_skipped_by_the_grad_scaler_is_not_recorded(tmp_path: Path, fused: bool) -> None:
     model = Tiny()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
@@ -165,8 +164,9 @@ def test_autocast_and_a_scaler_that_skips_a_step(tmp_path: Path, fused: bool) ->
 # Other loops --------------------------------------------------------------------------------------------------------------
 
 
-def test_micro_batches(tmp_path: Path, counting: CountingClock) -> None:
-    """From the first micro-batch to the optimiser; gradients are ready, and looked at, after the last."""
+def test_micro_batches_form_one_iteration_with_gradients_of_the_last(tmp_path: Path, counting: CountingClock) -> None:
+    """An iteration lasts from the first micro-batch to the optimiser. Gradients are ready and summarised after the
+    last micro-batch."""
     model = nn.Sequential(nn.Linear(300, 4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     raw = {}
@@ -190,7 +190,7 @@ def test_micro_batches(tmp_path: Path, counting: CountingClock) -> None:
         assert iteration.backward_end_ps == 25
 
 
-def test_clipping_comes_before_the_magnitudes(tmp_path: Path) -> None:
+def test_magnitudes_are_taken_after_gradient_clipping(tmp_path: Path) -> None:
     model = Tiny()
     raw: dict[int, list[np.ndarray]] = {}
 
@@ -203,7 +203,7 @@ def test_clipping_comes_before_the_magnitudes(tmp_path: Path) -> None:
     assert sum((trace.l2(0, n) ** 2).sum() for n in range(len(trace.tensors))) <= 1.01e-6
 
 
-def test_several_optimizers(tmp_path: Path, counting: CountingClock) -> None:
+def test_optimizer_time_spans_consecutive_optimizers(tmp_path: Path, counting: CountingClock) -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
     both = [torch.optim.SGD(model[0].parameters(), 0.1), torch.optim.Adam(model[1].parameters())]
     with gradwire.capture(model, both, out=tmp_path / "t", iterations=1, warmup=1) as cap:
@@ -217,16 +217,17 @@ def test_several_optimizers(tmp_path: Path, counting: CountingClock) -> None:
     assert (iteration.backward_end_ps, iteration.optimizer_ps) == (11, 2)
 
 
-def test_what_is_no_optimizer(tmp_path: Path) -> None:
+def test_argument_that_is_not_an_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"optimiser Tiny; expected a torch\.optim\.Optimizer"):
         TraceRecorder(Tiny(), [Tiny()], {"early": [0]})
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing(tmp_path: Path, counting: CountingClock, reentrant: bool) -> None:
-    """The second forward pass, inside the backward pass, is none of the forward pass; and a first one without
-    gradients is one.
-    """
+def test_recomputed_forward_passes_do_not_change_forward_times(
+    tmp_path: Path, counting: CountingClock, reentrant: bool
+) -> None:
+    """The forward pass that a checkpoint repeats in the backward pass does not count. The first forward pass counts
+    even without gradients."""
 
     class Saving(nn.Module):
         def __init__(self) -> None:
@@ -245,7 +246,7 @@ def test_activation_checkpointing(tmp_path: Path, counting: CountingClock, reent
         assert iteration.ready_ps.min() > 8
 
 
-def test_a_model_within_a_checkpoint_is_called_once(tmp_path: Path) -> None:
+def test_checkpointed_model_counts_as_called_once(tmp_path: Path) -> None:
     class Whole(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -263,8 +264,8 @@ def test_a_model_within_a_checkpoint_is_called_once(tmp_path: Path) -> None:
     assert "model_calls" not in load_trace(tmp_path / "t").manifest
 
 
-def test_a_loop_that_calls_parts_of_the_model(tmp_path: Path, counting: CountingClock) -> None:
-    """The model itself is never called: an iteration begins with the first of its parts."""
+def test_iteration_begins_with_the_first_called_submodule(tmp_path: Path, counting: CountingClock) -> None:
+    """The loop calls the parts of the model and never the model."""
     model = nn.Module()
     model.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 2)])
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -280,7 +281,7 @@ def test_a_loop_that_calls_parts_of_the_model(tmp_path: Path, counting: Counting
     assert trace.manifest["capture_overhead"]["pairs"] == 1
 
 
-def test_channels_last_is_summarised_in_row_major_order() -> None:
+def test_channels_last_gradient_is_summarised_in_row_major_order() -> None:
     gradient = torch.randn(20, 16, 3, 3).to(memory_format=torch.channels_last)
     assert not gradient.is_contiguous()
     runs = np.split(gradient.contiguous().numpy().reshape(-1), range(256, 2880, 256))
@@ -290,7 +291,7 @@ def test_channels_last_is_summarised_in_row_major_order() -> None:
     np.testing.assert_allclose(root, [np.sqrt((run**2).mean()) for run in runs], rtol=1e-5)
 
 
-def test_squares_neither_vanish_nor_overflow() -> None:
+def test_rms_neither_underflows_nor_overflows() -> None:
     for size in (1e-30, 1e30):
         _, _, root = summarise(torch.tensor([size] * 200 + [0.0] * 56)).double().numpy()
         np.testing.assert_allclose(root, size * np.sqrt(200 / 256), rtol=1e-5)
@@ -298,9 +299,7 @@ def test_squares_neither_vanish_nor_overflow() -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 255, 256, 257, 256 * 1024, 256 * 1024 + 1, 256 * 2500 + 77])
-def test_figures_do_not_depend_on_how_many_runs_are_computed_at_once(
-    elements: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradient_statistics_do_not_depend_on_the_block_size(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     gradient = torch.randn(elements)
     before = gradient.clone()
     at_once = summarise(gradient)
@@ -312,7 +311,7 @@ def test_figures_do_not_depend_on_how_many_runs_are_computed_at_once(
         assert torch.equal(summarise(gradient), at_once)
 
 
-def test_a_sparse_gradient(tmp_path: Path) -> None:
+def test_sparse_gradient_has_magnitudes(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2))
     trace = train(model, tmp_path / "t", lambda: torch.randint(0, 50, (3, 4)), {"early": range(1)}, momentum=0.0)
     assert trace.chunk_max(0, 0).max() > 0
@@ -331,7 +330,7 @@ def compiled_in_place(model: Tiny, backend: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("compiled", [compiled_whole, compiled_in_place])
-def test_compiled_models(tmp_path: Path, compiled: Any) -> None:
+def test_compiled_model_runs_without_graph_breaks_and_divides_layer_times(tmp_path: Path, compiled: Any) -> None:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     runs: list[int] = []
@@ -370,8 +369,8 @@ def test_compiled_models(tmp_path: Path, compiled: Any) -> None:
     assert model._compiled_call_impl is call
 
 
-def test_a_compiled_part_of_a_model(tmp_path: Path) -> None:
-    """Layers around it keep their own times, and a layer in it that is never used is none of the trace."""
+def test_compiled_submodule_is_recorded_and_layers_around_it_are_timed(tmp_path: Path) -> None:
+    """Layers around the compiled submodule are timed. An unused layer within it is absent from the trace."""
     inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     inner.spare = nn.Linear(3, 3)
     inner.forward = lambda x: inner[2](inner[1](inner[0](x)))  # type: ignore[method-assign]

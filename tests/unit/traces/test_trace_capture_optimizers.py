@@ -71,8 +71,10 @@ def small_chain() -> nn.Module:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_an_optimizer_that_is_given_a_closure(tmp_path: Path, counting: CountingClock, named: bool) -> None:
-    """The gradients are those of this step, and ready within it: they do not exist before optimizer.step()."""
+def test_optimizer_closure_gradients_are_recorded_in_their_step(
+    tmp_path: Path, counting: CountingClock, named: bool
+) -> None:
+    """The gradients exist only within optimizer.step(), and belong to this step."""
     model = small_chain()
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     kept = Kept(model, optimizer)
@@ -117,18 +119,18 @@ def lbfgs(model: nn.Module, out: Path, **options: Any) -> Kept:
     return kept
 
 
-def test_lbfgs_with_one_evaluation_a_step(tmp_path: Path) -> None:
+def test_lbfgs_with_one_evaluation_per_step_is_recorded(tmp_path: Path) -> None:
     lbfgs(small_chain(), tmp_path / "t", max_iter=1).expect_in(load_trace(tmp_path / "t"))
     expect_order(load_trace(tmp_path / "t"))
 
 
-def test_lbfgs_with_several_evaluations_a_step_is_refused(tmp_path: Path) -> None:
+def test_lbfgs_with_several_evaluations_per_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"step 0: the optimiser took gradients \d+ times.*LBFGS has max_iter=1"):
         lbfgs(small_chain(), tmp_path / "t", max_iter=4)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_closure_that_is_never_called(tmp_path: Path) -> None:
+def test_optimizer_that_ignores_its_closure_is_refused(tmp_path: Path) -> None:
     class Deaf(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:
             pass
@@ -184,7 +186,7 @@ def test_a_gan_in_one_capture_is_refused(tmp_path: Path, gan: tuple[Gan, list[An
     assert not list(tmp_path.iterdir())
 
 
-def test_a_gan_in_two_captures(tmp_path: Path, gan: tuple[Gan, list[Any]]) -> None:
+def test_gan_is_recorded_with_one_capture_per_network(tmp_path: Path, gan: tuple[Gan, list[Any]]) -> None:
     model, optimizers = gan
     kept = [Kept(model.discriminator, optimizers[0]), Kept(model.generator, optimizers[1])]
     with contextlib.ExitStack() as stack:
@@ -201,7 +203,7 @@ def test_a_gan_in_two_captures(tmp_path: Path, gan: tuple[Gan, list[Any]]) -> No
         assert len(trace.tensors) == 4
 
 
-def test_an_optimizer_that_steps_often_between_two_calls_of_step(tmp_path: Path, gan: tuple[Gan, list[Any]]) -> None:
+def test_several_optimizer_steps_per_recorded_step_are_refused(tmp_path: Path, gan: tuple[Gan, list[Any]]) -> None:
     model, optimizers = gan
     part = model.discriminator
     with (
@@ -235,8 +237,8 @@ def fit(module: Any, captures: list[Any], **options: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("clip", [None, 1e-3])
-def test_lightning(tmp_path: Path, clip: float | None) -> None:
-    """Automatic optimisation: forward and backward pass run in a closure, and so does clipping."""
+def test_lightning_automatic_optimisation_is_recorded(tmp_path: Path, clip: float | None) -> None:
+    """Lightning runs forward pass, backward pass and clipping in a closure."""
 
     class Module(lightning().LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -262,7 +264,7 @@ def test_lightning(tmp_path: Path, clip: float | None) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_gan_in_lightning(tmp_path: Path) -> None:
+def test_lightning_gan_needs_one_capture_per_network(tmp_path: Path) -> None:
     class Module(lightning().LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -308,7 +310,9 @@ def accelerator() -> Iterator[Any]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_accelerate(tmp_path: Path, accelerator: Any, micro_batches: int) -> None:
+def test_accelerate_optimizer_is_recorded_with_micro_batches(
+    tmp_path: Path, accelerator: Any, micro_batches: int
+) -> None:
     bare = small_chain()
     inner = torch.optim.SGD(bare.parameters(), 0.1)
     kept = Kept(bare, inner)
@@ -328,7 +332,7 @@ def test_accelerate(tmp_path: Path, accelerator: Any, micro_batches: int) -> Non
     expect_order(trace)
 
 
-def test_an_optimizer_without_hooks_is_refused() -> None:
+def test_optimizer_without_hooks_is_refused() -> None:
     class Bare(torch.optim.Optimizer):
         def __init__(self) -> None:
             pass
@@ -340,7 +344,7 @@ def test_an_optimizer_without_hooks_is_refused() -> None:
 # What is refused or noted ---------------------------------------------------------------------------------------------
 
 
-def test_a_step_that_was_never_called(tmp_path: Path) -> None:
+def test_capture_without_a_recorded_step_is_refused(tmp_path: Path) -> None:
     model = Tiny()
     with (
         pytest.raises(TraceError, match=r"cap\.step\(\) was never called"),
@@ -356,14 +360,14 @@ def test_complex_parameters_are_refused_before_training() -> None:
         TraceRecorder(model, torch.optim.SGD(model.parameters(), 0.1), {"early": [0]})
 
 
-def test_sparse_gradients_are_noted(tmp_path: Path) -> None:
+def test_manifest_lists_sparse_gradients(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 2))
     trace = train(model, tmp_path / "t", lambda: torch.randint(0, 50, (3, 4)), {"early": range(1)}, momentum=0.0)
     assert trace.manifest["sparse_gradients"] == {"parameters": ["0.weight"], "counted": "dense, with their zeros"}
 
 
-def test_a_forward_pass_after_the_backward_pass_is_refused(tmp_path: Path) -> None:
-    """As with statistics of the model taken before the optimiser: a layer cannot end after its gradients."""
+def test_forward_pass_after_the_backward_pass_is_refused(tmp_path: Path) -> None:
+    """A layer cannot end after its gradients, as it would with model statistics taken before the optimiser."""
     model = Tiny()
 
     def look(step: int) -> None:
@@ -373,7 +377,7 @@ def test_a_forward_pass_after_the_backward_pass_is_refused(tmp_path: Path) -> No
         train(model, tmp_path / "t", images, {"early": range(1)}, on_gradients=look)
 
 
-def test_the_order_of_times_is_checked_in_every_layer() -> None:
+def test_trace_rejects_gradients_ready_before_their_layer_ran() -> None:
     good = small_trace(tensors=6)
     iteration = good.iterations[0]
 

@@ -24,7 +24,7 @@ def saved(tmp_path: Path) -> Path:
     return small_trace(iterations=3, tensors=4).save(tmp_path / "trace")
 
 
-def test_a_folder_without_a_manifest_is_no_trace(saved: Path) -> None:
+def test_folder_without_a_manifest_is_refused(saved: Path) -> None:
     (saved / "manifest.json").unlink()
     with pytest.raises(TraceError, match=r"no manifest\.json") as caught:
         load_trace(saved)
@@ -32,7 +32,7 @@ def test_a_folder_without_a_manifest_is_no_trace(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{table}.parquet" for table in TABLES])
-def test_missing_file(saved: Path, name: str) -> None:
+def test_missing_table_file_is_refused(saved: Path, name: str) -> None:
     (saved / name).unlink()
     with pytest.raises(TraceError, match="missing") as caught:
         load_trace(saved)
@@ -41,7 +41,7 @@ def test_missing_file(saved: Path, name: str) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
-def test_truncated_parquet(saved: Path, table: str, keep: float) -> None:
+def test_truncated_parquet_file_is_refused(saved: Path, table: str, keep: float) -> None:
     file = saved / f"{table}.parquet"
     content = file.read_bytes()
     file.write_bytes(content[: int(len(content) * keep)])
@@ -51,7 +51,7 @@ def test_truncated_parquet(saved: Path, table: str, keep: float) -> None:
     assert caught.value.expected == "a complete Parquet file"
 
 
-def test_flipped_byte_in_the_data_is_noticed(saved: Path) -> None:
+def test_flipped_byte_in_parquet_data_is_refused(saved: Path) -> None:
     file = saved / "chunks.parquet"
     content = bytearray(file.read_bytes())
     metadata = pq.read_metadata(file).row_group(0).column(1)
@@ -61,7 +61,7 @@ def test_flipped_byte_in_the_data_is_noticed(saved: Path) -> None:
         load_trace(saved)
 
 
-def test_other_schema_version(saved: Path) -> None:
+def test_unsupported_schema_version_is_refused(saved: Path) -> None:
     edit_manifest(saved, schema_version=SCHEMA_VERSION + 1)
     with pytest.raises(TraceError, match=f"schema version {SCHEMA_VERSION + 1}; expected {SCHEMA_VERSION}, 2 or 1; "):
         load_trace(saved)
@@ -81,21 +81,21 @@ def test_other_schema_version(saved: Path) -> None:
         ({"chunk_elements": 128}, "chunk_elements 128; expected 256"),
     ],
 )
-def test_bad_manifest(saved: Path, changes: dict[str, Any], message: str) -> None:
+def test_invalid_manifest_fields_are_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
     edit_manifest(saved, **changes)
     with pytest.raises(TraceError, match=message):
         load_trace(saved)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00"])
-def test_manifest_that_is_no_json_object(saved: Path, text: str) -> None:
+def test_manifest_that_is_not_a_json_object_is_refused(saved: Path, text: str) -> None:
     (saved / "manifest.json").write_text(text)
     with pytest.raises(TraceError, match=r"manifest\.json"):
         load_trace(saved)
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_missing_row_is_noticed(saved: Path, table: str) -> None:
+def test_table_with_a_missing_row_is_refused(saved: Path, table: str) -> None:
     file = saved / f"{table}.parquet"
     whole = pq.read_table(file)
     pq.write_table(whole.slice(0, whole.num_rows - 1), file)
@@ -110,7 +110,7 @@ def test_a_missing_row_is_noticed(saved: Path, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_names_of_columns_that_are_no_text(saved: Path, table: str) -> None:
+def test_invalid_utf8_in_parquet_column_names_is_refused(saved: Path, table: str) -> None:
     file = saved / f"{table}.parquet"
     name = pq.read_schema(file).names[0].encode()
     file.write_bytes(file.read_bytes().replace(name, b"\xff" + name[1:]))
@@ -118,7 +118,7 @@ def test_names_of_columns_that_are_no_text(saved: Path, table: str) -> None:
         load_trace(saved)
 
 
-def test_a_trace_beyond_the_memory_of_the_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_larger_than_available_memory_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwire.traces.storage.memory_limits.available_bytes", lambda: 100)
     with pytest.raises(
         TraceError, match=r"chunks.parquet: a trace of \d+ chunks would take .* GiB of memory; expected at most"
@@ -133,7 +133,7 @@ def replace_column(directory: Path, table: str, column: str, values: pa.Array) -
     pq.write_table(old.set_column(place, old.schema.field(column), values), file)
 
 
-def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
+def test_invalid_table_values_are_refused(saved: Path, tmp_path: Path) -> None:
     tensors = pq.read_table(saved / "tensors.parquet")
     chunks = pq.read_table(saved / "chunks.parquet")
     iterations = pq.read_table(saved / "iterations.parquet")
@@ -167,7 +167,7 @@ def test_wrong_contents_are_refused(saved: Path, tmp_path: Path) -> None:
         assert str(copy) in caught.value.where
 
 
-def test_columns_of_another_type_are_refused(saved: Path) -> None:
+def test_columns_of_a_wrong_type_are_refused(saved: Path) -> None:
     file = saved / "chunks.parquet"
     table = pq.read_table(file)
     pq.write_table(table.set_column(0, "mean", table["mean"].cast(pa.float32())), file)
@@ -175,7 +175,7 @@ def test_columns_of_another_type_are_refused(saved: Path) -> None:
         load_trace(saved)
 
 
-def test_a_column_whose_name_is_no_text(saved: Path) -> None:
+def test_parquet_schema_with_non_utf8_name_is_refused(saved: Path) -> None:
     file = saved / "layers.parquet"
     fields = [pa.field(b"la\x97er", pa.int32()), pa.field("name", pa.string())]  # type: ignore[arg-type]
     pq.write_table(pa.table([pa.array([0], pa.int32()), pa.array(["a"])], schema=pa.schema(fields)), file)

@@ -19,7 +19,7 @@ from gradwire.traces.datasets.images import batches, load_images, synthetic_imag
 from tests.support.picture_cases import write_parquet, write_pickle, write_picture
 
 
-def test_cifar10_pickles_in_order(tmp_path: Path) -> None:
+def test_cifar10_pickles_are_read_in_order(tmp_path: Path) -> None:
     first = write_pickle(tmp_path / "data_batch_1", 5, seed=1)
     second = write_pickle(tmp_path / "data_batch_2", 4, seed=2)
     write_pickle(tmp_path / "test_batch", 3, seed=3)
@@ -30,13 +30,13 @@ def test_cifar10_pickles_in_order(tmp_path: Path) -> None:
     assert len(load_images(tmp_path, "test")) == 3
 
 
-def test_cifar100_pickle(tmp_path: Path) -> None:
+def test_cifar100_pickle_uses_fine_labels(tmp_path: Path) -> None:
     write_pickle(tmp_path / "train", 7, key="fine_labels")
     assert load_images(tmp_path).classes == 7
 
 
 @pytest.mark.parametrize("column", ["img", "image"])
-def test_parquet(tmp_path: Path, column: str) -> None:
+def test_parquet_shards_are_read_in_order(tmp_path: Path, column: str) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
     write_parquet(tmp_path / "train-00000-of-00002.parquet", pictures[:4], [0, 1, 2, 3], column)
     write_parquet(tmp_path / "train-00001-of-00002.parquet", pictures[4:], [4, 5], column)
@@ -45,7 +45,7 @@ def test_parquet(tmp_path: Path, column: str) -> None:
     np.testing.assert_array_equal(dataset.pictures(np.array([5, 0])), pictures[[5, 0]])
 
 
-def test_a_pickle_cannot_run_code(tmp_path: Path) -> None:
+def test_pickle_that_refers_to_code_is_refused(tmp_path: Path) -> None:
     class Evil:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.system, (f"touch {tmp_path}/ran",)
@@ -57,13 +57,13 @@ def test_a_pickle_cannot_run_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps([1, 2]), pickle.dumps({"data": 1})])
-def test_damaged_pickle(tmp_path: Path, content: bytes) -> None:
+def test_damaged_pickle_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data_batch_1").write_bytes(content)
     with pytest.raises(TraceError, match="data_batch_1"):
         load_images(tmp_path)
 
 
-def test_damaged_parquet(tmp_path: Path) -> None:
+def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train-0.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(TraceError, match="cannot be read as Parquet"):
         load_images(tmp_path)
@@ -72,7 +72,7 @@ def test_damaged_parquet(tmp_path: Path) -> None:
         load_images(tmp_path)
 
 
-def test_damaged_picture(tmp_path: Path) -> None:
+def test_damaged_picture_in_parquet_is_refused_when_decoded(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-0.parquet", np.zeros((2, 32, 32, 3), dtype=np.uint8), [0, 1])
     table = pq.read_table(tmp_path / "train-0.parquet")
     rows = table.to_pylist()
@@ -85,8 +85,8 @@ def test_damaged_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "train"])
-def test_folder_of_pictures(tmp_path: Path, inside: str) -> None:
-    """Classes by name of their folder, pictures by name within; what is no picture does not count."""
+def test_image_folders_are_classes_in_name_order(tmp_path: Path, inside: str) -> None:
+    """Classes follow the names of their folders, and pictures the names within. Other files are ignored."""
     root = tmp_path / inside
     write_picture(root / "dog" / "2.png", (1, 0, 0))
     write_picture(root / "cat" / "b.JPEG", (0, 200, 0))
@@ -101,7 +101,7 @@ def test_folder_of_pictures(tmp_path: Path, inside: str) -> None:
     assert blue == [0, 0, 3] or blue[1] > 150
 
 
-def test_test_pictures_of_a_folder(tmp_path: Path) -> None:
+def test_test_split_of_an_image_folder_is_read_from_val(tmp_path: Path) -> None:
     write_picture(tmp_path / "train" / "a" / "1.png", (1, 1, 1))
     with pytest.raises(TraceError, match=r"holds no test images; expected pictures in train/CLASS and in test/CLASS"):
         load_images(tmp_path, "test")
@@ -110,8 +110,8 @@ def test_test_pictures_of_a_folder(tmp_path: Path) -> None:
     assert len(load_images(tmp_path, "test")) == 2
 
 
-def test_pictures_of_several_sizes_are_cut_to_squares(tmp_path: Path) -> None:
-    """A wide picture, green in its middle square and red left and right, and a small one."""
+def test_pictures_of_several_sizes_are_cropped_to_squares(tmp_path: Path) -> None:
+    """The wide picture is green in its middle square and red on both sides; the other one is small."""
     image = pytest.importorskip("PIL.Image", reason="pictures are encoded with pillow")
     wide = np.zeros((20, 60, 3), dtype=np.uint8)
     wide[:, :20, 0] = wide[:, 40:, 0] = 255
@@ -130,7 +130,7 @@ def test_pictures_of_several_sizes_are_cut_to_squares(tmp_path: Path) -> None:
         dataset.pictures(np.array([0, 1]))
 
 
-def test_damaged_picture_in_a_folder(tmp_path: Path) -> None:
+def test_damaged_picture_in_a_folder_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="pictures are decoded with pillow")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(b"no picture")
@@ -138,8 +138,8 @@ def test_damaged_picture_in_a_folder(tmp_path: Path) -> None:
         load_images(tmp_path).pictures(np.array([0]))
 
 
-def test_damaged_chunk_of_a_picture(tmp_path: Path) -> None:
-    """Half of the pixels, and then a chunk without a name: Pillow calls it an error of syntax."""
+def test_png_with_a_damaged_chunk_is_refused(tmp_path: Path) -> None:
+    """A chunk without a name follows half of the pixels; Pillow raises SyntaxError for it."""
     write_picture(tmp_path / "a" / "1.png", (1, 1, 1))
     path = tmp_path / "a" / "1.png"
     head, pixels = path.read_bytes().split(b"IDAT")
@@ -149,7 +149,7 @@ def test_damaged_chunk_of_a_picture(tmp_path: Path) -> None:
         load_images(tmp_path).pictures(np.array([0]))
 
 
-def test_picture_without_bytes(tmp_path: Path) -> None:
+def test_picture_without_bytes_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-0.parquet", np.zeros((1, 8, 8, 3), dtype=np.uint8), [0])
     table = pq.read_table(tmp_path / "train-0.parquet")
     rows = [{"img": {"bytes": None, "path": "elsewhere.png"}, "label": 0}]
@@ -168,14 +168,14 @@ def test_synthetic_pictures_are_seeded() -> None:
     assert (one.classes, set(one.labels.tolist())) == (10, set(range(10)))
 
 
-def test_folder_without_images(tmp_path: Path) -> None:
+def test_folder_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="holds no train images; expected a folder with"):
         load_images(tmp_path)
     with pytest.raises(TraceError, match="no such data folder"):
         load_images(tmp_path / "nowhere")
 
 
-def test_batches_are_seeded_epochs(tmp_path: Path) -> None:
+def test_batches_are_seeded_and_repeat_no_picture_within_an_epoch(tmp_path: Path) -> None:
     write_pickle(tmp_path / "train", 10)
     dataset = load_images(tmp_path)
 

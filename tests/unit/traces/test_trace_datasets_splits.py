@@ -26,8 +26,8 @@ def classes(root: Path, **inside: str) -> None:
             write_picture(root / split / name / "1.png", (ord(name), 0, 0))
 
 
-def test_classes_have_the_numbers_of_train(tmp_path: Path) -> None:
-    """Test lacks the first class, and its only one is "c" in both."""
+def test_test_split_uses_the_class_numbers_of_train(tmp_path: Path) -> None:
+    """The test split lacks the first class; "c" has the same number in both splits."""
     classes(tmp_path, train="bc", test="c")
     train, test = load_splits(tmp_path)
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1], [1])
@@ -37,7 +37,7 @@ def test_classes_have_the_numbers_of_train(tmp_path: Path) -> None:
     assert load_images(tmp_path, "test").labels.tolist() == [1]
 
 
-def test_a_class_that_train_has_not_is_refused(tmp_path: Path) -> None:
+def test_test_class_missing_from_train_is_refused(tmp_path: Path) -> None:
     classes(tmp_path, train="bc", test="abcd")
     with pytest.raises(TraceError, match=r"test: has pictures of a, d, of which train has none; expected only b, c$"):
         load_splits(tmp_path)
@@ -46,14 +46,14 @@ def test_a_class_that_train_has_not_is_refused(tmp_path: Path) -> None:
         load_splits(tmp_path)
 
 
-def test_many_unknown_classes_are_not_all_listed(tmp_path: Path) -> None:
+def test_error_lists_at_most_five_unknown_classes(tmp_path: Path) -> None:
     classes(tmp_path, train="xy", test="abcdefgh")
     with pytest.raises(TraceError, match="of a, b, c, d, e and 3 more, of which"):
         load_splits(tmp_path)
 
 
-def test_test_is_no_class_beside_others(tmp_path: Path) -> None:
-    """Without a folder train its pictures would be learned from."""
+def test_test_folder_without_a_train_folder_is_refused(tmp_path: Path) -> None:
+    """Without a train folder, a capture would learn from the test pictures."""
     classes(tmp_path, test="ab")
     write_picture(tmp_path / "a" / "1.png", (1, 1, 1))
     for read in (load_images, load_splits):
@@ -61,13 +61,13 @@ def test_test_is_no_class_beside_others(tmp_path: Path) -> None:
             read(tmp_path)
 
 
-def test_a_class_may_be_called_test(tmp_path: Path) -> None:
+def test_class_named_test_is_accepted(tmp_path: Path) -> None:
     write_picture(tmp_path / "test" / "1.png", (1, 1, 1))
     write_picture(tmp_path / "best" / "1.png", (1, 1, 1))
     assert load_images(tmp_path).names == ("best", "test")
 
 
-def test_what_is_missing_is_said_by_the_layout_of_train(tmp_path: Path) -> None:
+def test_missing_test_split_error_names_the_layout_of_train(tmp_path: Path) -> None:
     for name, write, words in (
         (
             "folder",
@@ -87,7 +87,7 @@ def test_what_is_missing_is_said_by_the_layout_of_train(tmp_path: Path) -> None:
             load_splits(tmp_path / name)
 
 
-def test_names_are_not_matched_with_numbers(tmp_path: Path) -> None:
+def test_train_and_test_of_different_layouts_are_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-0.parquet", PICTURES, [0, 1, 2])
     classes(tmp_path, test="ab")
     with pytest.raises(TraceError, match="train is of layout parquet, test of layout folder"):
@@ -99,7 +99,7 @@ def test_names_are_not_matched_with_numbers(tmp_path: Path) -> None:
     ("labels", "words"),
     [([0, -1, 1], "label -1;"), ([0, 1, 1_000_000], "label 1000000;"), ([0, 1, None], "label nan;"), ([0, 1, 1.5], r"label 1\.5;")],
 )  # fmt: skip
-def test_labels_that_no_class_has(tmp_path: Path, split: str, labels: list[Any], words: str) -> None:
+def test_invalid_labels_are_refused(tmp_path: Path, split: str, labels: list[Any], words: str) -> None:
     write_parquet(tmp_path / "train-0.parquet", PICTURES, [0, 1, 2])
     write_parquet(tmp_path / f"{split}-1.parquet", PICTURES, labels)
     most = {"train": 999_999, "test": "2, the largest in train"}[split]
@@ -109,7 +109,7 @@ def test_labels_that_no_class_has(tmp_path: Path, split: str, labels: list[Any],
         load_splits(tmp_path)
 
 
-def test_labels_beyond_those_of_train(tmp_path: Path) -> None:
+def test_test_labels_beyond_the_train_classes_are_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-0.parquet", PICTURES, [0, 1, 1])
     write_parquet(tmp_path / "test-0.parquet", PICTURES, [0, 1, 2])
     with pytest.raises(TraceError, match=r"test-0\.parquet: has the label 2; expected whole numbers from 0 to 1"):
@@ -122,7 +122,7 @@ def test_labels_beyond_those_of_train(tmp_path: Path) -> None:
         load_splits(tmp_path)
 
 
-def test_labels_as_pandas_writes_them(tmp_path: Path) -> None:
+def test_integral_float_labels_are_accepted_and_text_labels_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-0.parquet", PICTURES, [0.0, 1.0, 2.0])  # type: ignore[list-item]
     assert load_images(tmp_path).labels.tolist() == [0, 1, 2]
     write_parquet(tmp_path / "train-0.parquet", PICTURES, ["cat", "dog", "cat"])  # type: ignore[list-item]
@@ -130,7 +130,7 @@ def test_labels_as_pandas_writes_them(tmp_path: Path) -> None:
         load_images(tmp_path)
 
 
-def test_no_rows(tmp_path: Path) -> None:
+def test_parquet_without_rows_or_image_bytes_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-0.parquet", PICTURES, [0, 1, 2])
     table = pq.read_table(tmp_path / "train-0.parquet")
     pq.write_table(table.slice(0, 0), tmp_path / "train-0.parquet")
@@ -143,7 +143,7 @@ def test_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "link", "device"])
-def test_what_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+def test_picture_path_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
     classes(tmp_path, train="ab")
     odd = tmp_path / "train" / "b" / "99.png"
     if kind == "pipe":
@@ -163,13 +163,13 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, kind: str) -> None:
         load_images(tmp_path)
 
 
-def test_parquet_that_is_a_pipe(tmp_path: Path) -> None:
+def test_parquet_path_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train-0.parquet")
     with pytest.raises(TraceError, match=r"train-0\.parquet: not a regular file"):
         load_images(tmp_path)
 
 
-def test_a_picture_may_be_a_link(tmp_path: Path) -> None:
+def test_symlinked_pictures_are_read(tmp_path: Path) -> None:
     classes(tmp_path, train="ab")
     (tmp_path / "train" / "a" / "2.png").symlink_to(tmp_path / "train" / "b" / "1.png")
     assert load_images(tmp_path).labels.tolist() == [0, 0, 1]

@@ -18,14 +18,14 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_bytes(text: Path) -> None:
+def test_byte_tokens_equal_file_bytes(text: Path) -> None:
     dataset = load_text(text, "byte", 300)
     assert bytes(dataset.ids.tolist()) == text.read_bytes()
     assert (dataset.name, dataset.distinct, dataset.unknown) == ("words", 256, 0)
 
 
-def test_characters_by_frequency(text: Path) -> None:
-    """Blank 6 times; o 5; t, e 4 ... ties by the alphabet."""
+def test_character_tokens_are_numbered_by_frequency(text: Path) -> None:
+    """Counts: blank 6, o 5, e and t 4; ties are ordered alphabetically."""
     dataset = load_text(text, "char", 100)
     written = text.read_text()
     number = dict(zip(written, dataset.ids.tolist(), strict=True))
@@ -34,8 +34,8 @@ def test_characters_by_frequency(text: Path) -> None:
     assert dataset.unknown == 0
 
 
-def test_words_beyond_the_vocabulary_are_one_token(text: Path) -> None:
-    """to 3, line end 2, be 2; of or, not, sleep, "," and ":" none fits into four tokens."""
+def test_words_beyond_vocabulary_map_to_unknown_token(text: Path) -> None:
+    """The vocabulary of four holds "unknown", "to" (3 times), line end (2) and "be" (2)."""
     dataset = load_text(text, "word", 4)
     to, be, end, unknown = 1, 3, 2, 0
     expected = [to, be, unknown, unknown, unknown, to, be, unknown, end, to, unknown, end]
@@ -44,14 +44,14 @@ def test_words_beyond_the_vocabulary_are_one_token(text: Path) -> None:
     assert load_text(text, "word", 100).unknown == 0
 
 
-def test_a_folder_is_read_in_order(tmp_path: Path) -> None:
+def test_text_files_of_folder_are_joined_in_path_order(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name, content in (("b.txt", "second"), ("a.txt", "first"), ("deep/c.txt", "third"), ("d.md", "no")):
         (tmp_path / name).write_text(content)
     assert bytes(load_text(tmp_path, "byte", 256).ids.tolist()) == b"first\nsecond\nthird"
 
 
-def test_what_is_refused(tmp_path: Path, text: Path) -> None:
+def test_invalid_text_sources_raise_trace_error(tmp_path: Path, text: Path) -> None:
     with pytest.raises(TraceError, match="no such text; expected a text file, or a folder"):
         load_text(tmp_path / "nowhere", "byte", 256)
     (tmp_path / "empty").mkdir()
@@ -72,7 +72,7 @@ def test_what_is_refused(tmp_path: Path, text: Path) -> None:
         load_text(blank, "word", 256)
 
 
-def test_batches_are_seeded_spans(text: Path) -> None:
+def test_batches_are_seeded_random_spans_of_text(text: Path) -> None:
     dataset = load_text(text, "byte", 256)
     one, two, other = (dataset.batches(64, 20, seed) for seed in (1, 1, 2))
     first = next(one)

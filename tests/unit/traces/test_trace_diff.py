@@ -39,7 +39,7 @@ def shown(a: Trace, b: Trace) -> str:
     return stream.getvalue()
 
 
-def test_the_same_trace() -> None:
+def test_diff_of_equal_traces_reports_identical_data() -> None:
     one = small_trace()
     data = diff(one, small_trace())
     assert data["identical"]
@@ -52,13 +52,13 @@ def test_the_same_trace() -> None:
         assert {row["log2_ratio"] for row in found["tensors"]} == {0.0}
 
 
-def test_it_is_plain_data() -> None:
+def test_diff_is_json_serializable() -> None:
     data = diff(small_trace(), small_trace(seed=1, tensors=6))
     assert json.loads(json.dumps(data)) == data
     assert not data["identical"]
 
 
-def test_times_and_their_ratios() -> None:
+def test_diff_reports_phase_times_and_ratios() -> None:
     data = diff(trace(["t", "u"], [[1.0], [1.0]]), trace(["t", "u"], [[1.0], [1.0]], factor=3))
     assert data["timing"]["early"] == {
         "forward_ps": {"a": 100, "b": 300, "ratio": 3.0},
@@ -70,7 +70,7 @@ def test_times_and_their_ratios() -> None:
     }
 
 
-def test_a_ratio_to_nothing_is_none() -> None:
+def test_ratio_to_zero_is_none() -> None:
     one = trace(["t"], [[0.0]])
     still = replace(one.iterations[0], optimizer_ps=0, end_ps=400)
     data = diff(Trace(BASE, one.layers, one.tensors, [still], one._mean, one._max), trace(["t"], [[2.0]]))
@@ -80,7 +80,7 @@ def test_a_ratio_to_nothing_is_none() -> None:
     assert data["magnitudes"]["early"]["rank_correlation"] is None
 
 
-def test_tensors_only_in_one_changed_and_reordered() -> None:
+def test_diff_reports_missing_changed_and_reordered_tensors() -> None:
     a = trace(["t", "u", "v"], [[1.0], [1.0], [1.0, 1.0]])
     b = trace(["v", "t", "w"], [[1.0], [1.0], [1.0]], dtype="float16")
     tensors = diff(a, b)["tensors"]
@@ -105,7 +105,7 @@ def test_tensors_only_in_one_changed_and_reordered() -> None:
     assert "2 common tensors (by name, reordered), 2 of them changed" in text
 
 
-def test_other_names_of_equal_sizes_are_matched_by_place() -> None:
+def test_tensors_with_different_names_are_matched_by_position_and_size() -> None:
     a, b = trace(["t", "u"], [[1.0], [1.0, 1.0]]), trace(["x", "y"], [[4.0], [1.0, 1.0]])
     data = diff(a, b)
     assert (data["tensors"]["matched_by"], data["tensors"]["common"]) == ("place", 2)
@@ -115,7 +115,7 @@ def test_other_names_of_equal_sizes_are_matched_by_place() -> None:
     assert "no common tensors" in shown(a, trace(["x"], [[4.0]]))
 
 
-def test_magnitudes_by_size_and_in_the_gradients_own_units() -> None:
+def test_mean_magnitudes_are_unscaled_and_weighted_by_tensor_size() -> None:
     a = trace(["t", "u"], [[1.0, 3.0], [1.0]])
     b = trace(["t", "u"], [[4.0, 12.0], [0.5]], exponent=6)
     found = diff(a, b)["magnitudes"]["early"]
@@ -125,7 +125,7 @@ def test_magnitudes_by_size_and_in_the_gradients_own_units() -> None:
     assert [(row["name"], row["log2_ratio"]) for row in found["tensors"]] == [("t", 2.0), ("u", -1.0)]
 
 
-def test_rank_correlation_of_chunks() -> None:
+def test_rank_correlation_handles_ties_and_weights_tensors_by_bytes() -> None:
     rising = [float(n) for n in range(1, 13)]
     same = [2.0**n for n in range(12)]  # other values in the same order
     for other, expected in ((same, 1.0), (same[::-1], -1.0)):
@@ -144,7 +144,7 @@ def test_rank_correlation_of_chunks() -> None:
     assert found["rank_correlation"] == pytest.approx((20 - 10) / 30)
 
 
-def test_phases_of_other_names_are_compared_as_a_whole() -> None:
+def test_traces_without_common_phases_are_compared_as_a_whole() -> None:
     data = diff(trace(["t"], [[1.0]], phase="early"), trace(["t"], [[2.0]], phase="imported"))
     assert data["phases"] == {"common": [], "only_in_a": ["early"], "only_in_b": ["imported"]}
     assert list(data["timing"]) == list(data["magnitudes"]) == ["all"]
@@ -152,8 +152,8 @@ def test_phases_of_other_names_are_compared_as_a_whole() -> None:
     assert "phases only in B: imported" in shown(trace(["t"], [[1.0]]), trace(["t"], [[2.0]], phase="imported"))
 
 
-def test_only_iterations_with_statistics_of_their_own_count() -> None:
-    """Eight iterations of which the first three are sampled; the others borrow the third's, which is far larger."""
+def test_magnitudes_are_averaged_over_sampled_iterations_only() -> None:
+    """Three of eight iterations are sampled; the unsampled ones refer to the third, which is far larger."""
     one = trace(["t"], [[1.0]])
     captured = [replace(one.iterations[0], index=n, step=n) for n in range(8)]
     means = np.array([[1.0], [2.0], [10.0]], dtype=np.float16)
@@ -163,7 +163,7 @@ def test_only_iterations_with_statistics_of_their_own_count() -> None:
     assert info(sparse)["phases"]["early"]["mean_magnitude"] == 2.0
 
 
-def test_many_names_are_cut_short_and_markup_is_text() -> None:
+def test_print_diff_truncates_long_name_lists_and_escapes_markup() -> None:
     many = trace([f"[bold]t{n}" for n in range(30)], [[1.0]] * 30, name="[red]a")
     text = shown(many, trace(["other"], [[1.0]]))
     assert "[bold]t0" in text

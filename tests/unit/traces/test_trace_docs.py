@@ -18,7 +18,7 @@ TABLES = {**SCHEMAS, **GRAPHS, "communications": SCHEMAS_3["communications"]}
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_column_is_described(table: str) -> None:
+def test_docs_describe_every_column_of_trace_tables(table: str) -> None:
     section = TEXT.split(f"### {table}\n")[1].split("\n#")[0]
     described = re.findall(r"^\| `(\w+)` \| ([\w ]+) \|", section, flags=re.MULTILINE)
     fields = [*TABLES[table], *([RMS] if table == "chunks" else [])]

@@ -29,7 +29,7 @@ from gradwire.traces.trace import Iteration, TensorInfo, Trace, bundled_traces, 
     ranks=st.integers(1, 3),
     every=st.integers(1, 2),
 )
-def test_round_trip(
+def test_saved_trace_loads_unchanged(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     iterations: int,
@@ -51,7 +51,7 @@ def test_round_trip(
     )
 
 
-def test_digest_sees_every_part() -> None:
+def test_digest_changes_with_every_part_of_trace() -> None:
     base = small_trace(seed=1)
     digests = {base.digest(), small_trace(seed=2).digest()}
     iteration = base.iterations[0]
@@ -81,7 +81,7 @@ def test_total_bytes_and_phases() -> None:
     assert TensorInfo("h", (3,), 3, "bfloat16", 0).bytes == 6
 
 
-def test_save_refuses_what_exists_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_save_rejects_existing_directory_and_leaves_it_unchanged(tmp_path: Path) -> None:
     trace = small_trace()
     target = tmp_path / "trace"
     target.mkdir()
@@ -92,7 +92,7 @@ def test_save_refuses_what_exists_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert (target / "mine").read_text() == "precious"
 
 
-def test_save_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError("no space left")
 
@@ -102,7 +102,7 @@ def test_save_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_trace_name_error_lists_bundled_traces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("gradwire.traces.trace.BUNDLED", tmp_path)
     small_trace().save(tmp_path / "resnet50")
     assert bundled_traces() == ["resnet50"]
@@ -117,7 +117,7 @@ def test_unknown_name_lists_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_p
 # Ranks, sampled iterations, rms ------------------------------------------------------------------------------
 
 
-def test_an_unsampled_iteration_answers_with_the_nearest_of_its_phase_and_rank() -> None:
+def test_unsampled_iteration_uses_nearest_sample_of_its_phase_and_rank() -> None:
     # Two ranks of 8 iterations, early 0-3 and late 4-7; sampled are rank 0: 0, 2 | 7 and rank 1: 9, 11 | 12, 14.
     trace = small_trace(iterations=8, ranks=2, sampled=[0, 2, 7, 9, 11, 12, 14], rms=True)
     assert trace.ranks == [0, 1]
@@ -137,12 +137,12 @@ def test_every_phase_needs_a_sample(sampled: list[int]) -> None:
 
 
 @pytest.mark.parametrize("sampled", [[3, 0], [0, 0, 3], [0, 4], [-1, 3]])
-def test_impossible_samples(sampled: list[int]) -> None:
+def test_invalid_sample_indices_are_rejected(sampled: list[int]) -> None:
     with pytest.raises(TraceError, match="rising indices, 0 to 3"):
         small_trace(sampled=sampled)
 
 
-def test_l2_is_the_norm_of_the_values() -> None:
+def test_l2_equals_norm_of_chunk_values() -> None:
     draw = np.random.default_rng(3)
     values = draw.normal(0, 1e-3, 600)  # chunks of 256, 256 and 88 elements
     runs = np.split(values, [256, 512])
@@ -160,8 +160,8 @@ def test_l2_is_the_norm_of_the_values() -> None:
     assert small_trace().chunk_rms(0, 0) is None
 
 
-def test_version_1_is_read_as_if_nothing_had_changed(tmp_path: Path) -> None:
-    """A trace written by the first version: no rank, no sampled, chunks that say whose they are."""
+def test_version_1_trace_loads_unchanged(tmp_path: Path) -> None:
+    """Version 1 has no rank or sampled columns; each chunk names its iteration and tensor."""
     trace = small_trace(iterations=3, largest=50_000)
     new, old = trace.save(tmp_path / "new"), tmp_path / "old"
     shutil.copytree(new, old)
@@ -189,12 +189,12 @@ def test_version_1_is_read_as_if_nothing_had_changed(tmp_path: Path) -> None:
         load_trace(old)
 
 
-def test_the_digest_of_the_bundled_trace_has_not_changed_with_the_format(tmp_path: Path) -> None:
+def test_resaved_bundled_trace_has_the_same_digest(tmp_path: Path) -> None:
     trace = load_trace("resnet50")
     assert load_trace(trace.save(tmp_path / "again")).digest() == trace.digest()
 
 
-def test_row_groups_are_one_per_sampled_iteration(tmp_path: Path) -> None:
+def test_chunks_table_has_one_row_group_per_sampled_iteration(tmp_path: Path) -> None:
     small_trace(iterations=4, sampled=[1, 3]).save(tmp_path / "t")
     assert pq.ParquetFile(tmp_path / "t" / "chunks.parquet").num_row_groups == 2
 
@@ -203,7 +203,7 @@ def test_row_groups_are_one_per_sampled_iteration(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(min_value=2.0**-140, max_value=2.0**100), min_size=1, max_size=40))
-def test_scaled_halves_neither_vanish_nor_overflow(values: list[float]) -> None:
+def test_scaled_float16_values_neither_underflow_nor_overflow(values: list[float]) -> None:
     array = np.array(values, dtype=np.float64)
     exponent = int(scale_exponents(np.array([array.max()]))[0])
     halves = to_float16(array, exponent)
@@ -216,7 +216,7 @@ def test_scaled_halves_neither_vanish_nor_overflow(values: list[float]) -> None:
     assert (error <= 2.0**-11).all()
 
 
-def test_gradients_that_float16_would_lose_survive() -> None:
+def test_scale_exponent_preserves_gradients_below_float16_range() -> None:
     tiny = np.array([0.0, 1e-12, 3e-9])
     assert (tiny.astype(np.float16) == 0).all()
     exponent = int(scale_exponents(np.array([tiny.max()]))[0])
@@ -229,19 +229,19 @@ def test_all_zero_tensor_has_exponent_zero() -> None:
     assert scale_exponents(np.array([0.0, 1.0])).tolist() == [0, 14]
 
 
-def test_magnitudes_remove_the_scale() -> None:
+def test_magnitudes_undo_the_scale_exponent() -> None:
     trace = small_trace(exponent=20)
     mean, largest = trace.magnitudes(1, 2)
     np.testing.assert_array_equal(mean * 2.0**20, trace.chunk_mean(1, 2).astype(np.float64))
     np.testing.assert_array_equal(largest * 2.0**20, trace.chunk_max(1, 2).astype(np.float64))
 
 
-def test_a_trace_cannot_be_written_to() -> None:
+def test_trace_arrays_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         small_trace().chunk_mean(0, 0)[0] = 1
 
 
-def test_the_format_does_not_need_torch() -> None:
+def test_trace_format_modules_do_not_import_torch() -> None:
     code = (
         "import sys, gradwire.traces.trace, gradwire.traces.storage.writer, gradwire.traces.storage.reader, gradwire.traces.tagging, gradwire.traces.tools.info, gradwire.traces.datasets.images;"
         "sys.exit('torch' in sys.modules)"

@@ -30,7 +30,7 @@ def two_layers(ready: list[list[int]], mean: np.ndarray) -> Trace:
     return Trace({"name": "two", "model": "made [up]"}, ["a", "b"], infos, captured, mean, mean)
 
 
-def test_figures_by_hand() -> None:
+def test_info_equals_hand_computed_values() -> None:
     # Chunks of a: nine of 1 and one of 91; the two of b: 20. Stored figures are 16 times the gradients.
     mean = np.array([1.0] * 9 + [91.0] + [20.0, 20.0])
     data = info(two_layers([[90, 40, 50], [60, 70, 80]], mean))
@@ -52,7 +52,7 @@ def test_figures_by_hand() -> None:
     }
 
 
-def test_it_is_plain_data() -> None:
+def test_info_is_json_serializable() -> None:
     trace = small_trace()
     data = json.loads(json.dumps(info(trace)))
     assert data["digest"] == trace.digest()
@@ -65,7 +65,7 @@ def shown(trace: Trace, *, layers: bool = True) -> str:
     return stream.getvalue()
 
 
-def test_table_shows_losses_and_layers() -> None:
+def test_print_info_shows_losses_and_layers() -> None:
     text = shown(two_layers([[90, 40, 50]], np.ones(12)))
     assert "made [up]" in text
     assert "2.000" in text
@@ -84,7 +84,7 @@ def deep(names: list[str]) -> Trace:
     return Trace({"name": "deep"}, names, infos, captured, ones, ones)
 
 
-def test_many_layers_are_shown_in_blocks_unless_asked_for_each() -> None:
+def test_print_info_groups_layers_into_blocks_unless_layers_is_set() -> None:
     trace = deep(["stem", *(f"stage{a}.{b}.conv" for a in range(3) for b in range(12)), "head"])
     text = shown(trace, layers=False)
     lines = [line.split() for line in text.splitlines()]
@@ -95,7 +95,7 @@ def test_many_layers_are_shown_in_blocks_unless_asked_for_each() -> None:
     assert "stage0.3.conv" in shown(trace, layers=True)
 
 
-def test_blocks_by_the_deepest_names_that_are_few_enough() -> None:
+def test_layer_blocks_use_deepest_name_prefixes_within_limit() -> None:
     names = ["a.0.x", "a.0.y", "a.1.x", "b.0.x", "a.0.z"]
     assert layer_blocks(names, 5) == [
         ("a.0.x", 0, 0),
@@ -111,7 +111,7 @@ def test_blocks_by_the_deepest_names_that_are_few_enough() -> None:
     assert layer_blocks(names, 2) == [("a.0.x to a.0.y", 0, 1), ("a.1.x to a.0.z", 2, 4)]
 
 
-def test_an_unknown_loss_is_null() -> None:
+def test_nan_loss_is_null_in_json() -> None:
     plain = two_layers([[90, 40, 50]], np.ones(12))
     unknown = [replace(each, loss=float("nan")) for each in plain.iterations]
     trace = Trace(plain.manifest, plain.layers, plain.tensors, unknown, plain._mean, plain._max)
@@ -119,7 +119,7 @@ def test_an_unknown_loss_is_null() -> None:
     assert ["loss", "(mean)", "-"] in [line.split() for line in shown(trace).splitlines()]
 
 
-def test_short_last_chunks_count_by_what_they_hold() -> None:
+def test_short_last_chunk_is_weighted_by_its_element_count() -> None:
     infos = [TensorInfo("t", (300,), 300, "float32", 0, 1)]
     times = np.array([1])
     captured = [Iteration(0, "early", 0, 1.0, times - 1, times, times, 2, 0, 2)]
@@ -128,8 +128,8 @@ def test_short_last_chunks_count_by_what_they_hold() -> None:
     assert info(trace)["phases"]["early"]["mean_magnitude"] == pytest.approx((256 * 1 + 44 * 10) / 300)
 
 
-def test_where_figures_come_from() -> None:
-    """Two workers, magnitudes of half of the iterations and by a model, an importer that left things out."""
+def test_info_reports_sources_of_times_and_magnitudes() -> None:
+    """The trace has two workers, modelled magnitudes of half its iterations, and entries that the importer skipped."""
     plain = two_layers([[90, 40, 50]] * 4, np.arange(1.0, 13.0))
     captured = [replace(each, rank=each.index % 2, end_ps=105 + 10 * (each.index % 2), optimizer_ps=5 + 10 * (each.index % 2))
                 for each in plain.iterations]  # fmt: skip

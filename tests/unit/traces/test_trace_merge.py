@@ -30,7 +30,7 @@ def rank_trace(rank: int, *, exponent: int = 0, draws: int = 1, rms: bool = True
     return Trace(said, base.layers, tensors, iterations, mean, top, root, [0, 2])
 
 
-def test_everything_of_every_rank_is_there(tmp_path: Path) -> None:
+def test_merged_trace_contains_iterations_and_magnitudes_of_all_ranks(tmp_path: Path) -> None:
     ranks = [rank_trace(rank, exponent=4 - rank) for rank in range(3)]
     paths = [trace.save(tmp_path / f"t.rank{n}") for n, trace in enumerate(ranks)]
     assert merge_ranks([paths[2], paths[0], paths[1]], tmp_path / "all") == tmp_path / "all"
@@ -51,7 +51,7 @@ def test_everything_of_every_rank_is_there(tmp_path: Path) -> None:
             np.testing.assert_allclose(merged.l2(index, number), ranks[rank].l2(own, number), rtol=2**-11)
 
 
-def test_what_ranks_say_alike_and_what_not(tmp_path: Path) -> None:
+def test_merged_manifest_separates_common_and_per_rank_entries(tmp_path: Path) -> None:
     for rank in range(2):
         rank_trace(rank).save(tmp_path / f"r{rank}")
     merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")
@@ -63,7 +63,7 @@ def test_what_ranks_say_alike_and_what_not(tmp_path: Path) -> None:
     }
 
 
-def test_a_small_gradient_beside_a_large_one_does_not_vanish(tmp_path: Path) -> None:
+def test_merge_does_not_underflow_small_gradients_of_one_rank(tmp_path: Path) -> None:
     """Rank 1's gradients are 2**-30 of rank 0's: below float16's range in the common scale, but not zero."""
     large, small = rank_trace(0), rank_trace(1, exponent=30)
     large.save(tmp_path / "r0")
@@ -74,8 +74,8 @@ def test_a_small_gradient_beside_a_large_one_does_not_vanish(tmp_path: Path) -> 
         np.testing.assert_array_equal(merged.chunk_mean(0, number), large.chunk_mean(0, number))
 
 
-def test_a_rank_without_gradient_does_not_cost_the_others_precision(tmp_path: Path) -> None:
-    """A tensor that is all zero in rank 0 has exponent 0 there; rank 1's values around 2**-50 keep their bits."""
+def test_zero_gradients_of_one_rank_preserve_precision_of_other_ranks(tmp_path: Path) -> None:
+    """Rank 0's tensor is all zero, with exponent 0; rank 1's values around 2**-50 stay exact."""
     zero, other = rank_trace(0), rank_trace(1, exponent=50)
     nothing = np.zeros_like(zero._mean)
     Trace(zero.manifest, zero.layers, zero.tensors, zero.iterations, nothing, nothing, nothing, [0, 2]).save(
@@ -86,13 +86,13 @@ def test_a_rank_without_gradient_does_not_cost_the_others_precision(tmp_path: Pa
     np.testing.assert_array_equal(merged.magnitudes(4, 0)[0], other.magnitudes(0, 0)[0])
 
 
-def test_rms_is_there_only_if_every_rank_has_it(tmp_path: Path) -> None:
+def test_merged_trace_has_no_rms_if_one_rank_lacks_rms(tmp_path: Path) -> None:
     rank_trace(0).save(tmp_path / "r0")
     rank_trace(1, rms=False).save(tmp_path / "r1")
     assert load_trace(merge_ranks([tmp_path / "r0", tmp_path / "r1"], tmp_path / "all")).chunk_rms(0, 0) is None
 
 
-def test_raw_gradients_come_along(tmp_path: Path) -> None:
+def test_merge_includes_raw_gradients(tmp_path: Path) -> None:
     for rank in range(2):
         raw = tmp_path / f"raw{rank}"
         for index in (0, 2):
@@ -109,7 +109,7 @@ def test_raw_gradients_come_along(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
-def test_what_does_not_belong_together(tmp_path: Path) -> None:
+def test_merge_rejects_mismatched_traces(tmp_path: Path) -> None:
     rank_trace(0).save(tmp_path / "r0")
     one = rank_trace(1)
 
@@ -130,7 +130,7 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
     refused("steps", "recorded steps .*'early': .1, 11.*expected .*'early': .0, 10", iterations=steps)
 
 
-def test_nothing_to_merge_or_no_room_for_it(tmp_path: Path) -> None:
+def test_merge_rejects_missing_inputs_and_existing_output(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no traces given"):
         merge_ranks([], tmp_path / "all")
     rank_trace(0).save(tmp_path / "r0")

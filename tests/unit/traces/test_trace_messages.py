@@ -51,7 +51,7 @@ def test_packet_statistics_match_the_definition(case: tuple[int, int, int, int],
     np.testing.assert_array_equal(got[1], want[1])
 
 
-def test_small_packets_beside_large_ones_lose_no_precision() -> None:
+def test_packet_means_of_small_values_beside_large_values_are_exact() -> None:
     """A prefix sum would cancel here: 2**15 in one chunk, the smallest float16 in the next."""
     mean = np.array([2.0**15, 2.0**-24] * 50, dtype=np.float16)
     got, _ = packet_statistics(mean, mean, 100 * 256, 256)
@@ -59,7 +59,7 @@ def test_small_packets_beside_large_ones_lose_no_precision() -> None:
 
 
 @pytest.mark.parametrize(("first", "count", "per_packet"), [(0, 301, 10), (-1, 5, 10), (300, 1, 10), (0, 1, 0)])
-def test_ranges_outside_the_tensor_are_refused(first: int, count: int, per_packet: int) -> None:
+def test_packet_statistics_rejects_invalid_element_ranges(first: int, count: int, per_packet: int) -> None:
     chunks = np.ones(2, dtype=np.float16)
     with pytest.raises(ValueError, match="elements"):
         packet_statistics(chunks, chunks, 300, per_packet, first_element=first, n_elements=count)
@@ -85,12 +85,12 @@ def layered_trace(sizes: list[list[int]], iterations: int = 1) -> Trace:
 # Priorities ---------------------------------------------------------------------------------------------------
 
 
-def test_equal_layers_fill_the_classes_evenly() -> None:
+def test_equal_layers_fill_priority_classes_evenly() -> None:
     trace = layered_trace([[90, 10]] * 8)
     assert layer_priorities(trace, [1, 2, 3, 4]).tolist() == [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
 
 
-def test_a_large_back_layer_takes_the_last_class_alone() -> None:
+def test_large_last_layer_gets_the_priority_class_of_its_byte_midpoint() -> None:
     trace = layered_trace([[10], [10], [10], [970]])
     # The middle of the large layer lies at 515 of 1000 bytes: class 3 of 7; the front is class 1.
     assert layer_priorities(trace, [1, 2, 3, 4, 5, 6, 7]).tolist() == [1, 1, 1, 4]
@@ -100,7 +100,7 @@ def test_a_large_back_layer_takes_the_last_class_alone() -> None:
     sizes=st.lists(st.lists(st.integers(1, 5_000), min_size=1, max_size=3), min_size=1, max_size=12),
     classes=st.integers(1, 8),
 )
-def test_priorities_never_fall_towards_the_back(sizes: list[list[int]], classes: int) -> None:
+def test_priority_class_never_decreases_from_front_to_back_layers(sizes: list[list[int]], classes: int) -> None:
     trace = layered_trace(sizes)
     got = layer_priorities(trace, list(range(classes)))
     by_layer: dict[int, set[int]] = {}
@@ -125,13 +125,13 @@ def tag(trace: Trace, iteration: int, tensor: int, per_packet: int = 256, **fiel
     return tagger.important(iteration, tensor, 0, trace.tensors[tensor].numel, 4 * per_packet)
 
 
-def test_without_magnitude_everything_is_important() -> None:
+def test_all_packets_are_important_without_magnitude_tagging() -> None:
     trace = small_trace()
     tagger = Tagger(trace, Tagging(), 1)
     assert tagger.important(0, 1, 0, trace.tensors[1].numel, 1024).all()
 
 
-def test_hand_worked_threshold() -> None:
+def test_threshold_equals_hand_computed_moving_average() -> None:
     """Four packets of one chunk each, f = 0.5, ewma = 0.5: the threshold is the averaged median."""
     times, ready = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     captured = [
@@ -153,7 +153,7 @@ def test_hand_worked_threshold() -> None:
     assert tagger.important(0, 0, 256, 512, 2048).tolist() == [False]  # (2 + 4) / 2 = 3
 
 
-def test_order_of_questions_does_not_matter() -> None:
+def test_tags_do_not_depend_on_query_order() -> None:
     trace = layered_trace([[100_000], [50_000]], iterations=6)
     forwards = [tag(trace, i, t).tolist() for i in range(6) for t in range(2)]
     tagger = Tagger(trace, Tagging(magnitude=True), 1)
@@ -166,7 +166,7 @@ def test_order_of_questions_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.2, 0.5, 0.9])
-def test_share_of_important_packets(fraction: float) -> None:
+def test_share_of_important_packets_matches_important_fraction(fraction: float) -> None:
     trace = layered_trace([[2_000_000]])
     share = tag(trace, 0, 0, important_fraction=fraction).mean()
     # The quantile of 78 sampled packets: its share has standard deviation sqrt(f (1 - f) / 78), at most 0.057.
@@ -176,20 +176,20 @@ def test_share_of_important_packets(fraction: float) -> None:
 
 
 @pytest.mark.parametrize(("fraction", "answer"), [(0.0, False), (1.0, True)])
-def test_extreme_fractions(fraction: float, answer: bool) -> None:
+def test_important_fractions_0_and_1_tag_no_and_all_packets(fraction: float, answer: bool) -> None:
     trace = layered_trace([[10_000]], iterations=3)
     for iteration in range(3):
         assert (tag(trace, iteration, 0, important_fraction=fraction) == answer).all()
 
 
-def test_last_layers_are_important() -> None:
+def test_all_packets_of_important_last_layers_are_important() -> None:
     trace = layered_trace([[20_000]] * 4)
     whole = [bool(tag(trace, 0, t, important_last_layers=2).all()) for t in range(4)]
     assert whole == [False, False, True, True]
 
 
-def test_a_rank_has_its_own_threshold() -> None:
-    """Whatever the other rank's gradients are like, the threshold follows those of one rank alone."""
+def test_threshold_of_a_rank_ignores_gradients_of_other_ranks() -> None:
+    """The threshold of a rank is equal with and without the other rank in the trace."""
     both = small_trace(iterations=4, ranks=2)
     rows = len(both.iterations) // 2
     alone = Trace(both.manifest, both.layers, both.tensors, both.iterations[:rows], both._mean[:rows], both._max[:rows])
@@ -199,21 +199,21 @@ def test_a_rank_has_its_own_threshold() -> None:
     assert merged.threshold(rows, 0, 256) == merged._sampled_quantile(rows, 0, 256)
 
 
-def test_a_gradient_of_zeros_is_droppable() -> None:
+def test_packets_of_zero_gradients_are_droppable() -> None:
     trace = layered_trace([[5_000]])
     zeros = np.zeros_like(trace._mean)
     trace = Trace(trace.manifest, trace.layers, trace.tensors, trace.iterations, zeros, zeros)
     assert not tag(trace, 0, 0).any()
 
 
-def test_important_packets_are_the_larger_ones() -> None:
+def test_important_packets_have_the_largest_magnitudes() -> None:
     trace = layered_trace([[300_000]])
     important = tag(trace, 0, 0)
     mean = trace.chunk_mean(0, 0)
     assert mean[important].min() >= mean[~important].max()
 
 
-def test_random_tags_keep_the_share_but_not_the_magnitude() -> None:
+def test_random_tags_match_important_fraction_and_ignore_magnitude() -> None:
     trace = layered_trace([[2_000_000]])
     important = tag(trace, 0, 0, random=True, important_fraction=0.3)
     assert abs(important.mean() - 0.3) < 0.03  # 7,813 packets: four standard deviations are 0.021
@@ -222,8 +222,8 @@ def test_random_tags_keep_the_share_but_not_the_magnitude() -> None:
     assert (important == tag(trace, 0, 0, random=True, important_fraction=0.3)).all()
 
 
-def test_sample_is_small_but_not_too_small() -> None:
-    """With 10,000 packets, 1 % of them decides: moving any other packet changes nothing."""
+def test_threshold_uses_one_percent_sample_of_packets() -> None:
+    """The threshold of 10,000 packets uses 1 % of them; changing an unsampled packet has no effect."""
     trace = layered_trace([[2_560_000]])
     tagger = Tagger(trace, Tagging(magnitude=True), 1)
     before = tagger.threshold(0, 0, 256)
@@ -237,7 +237,7 @@ def test_sample_is_small_but_not_too_small() -> None:
     assert SMALLEST_SAMPLE == 32
 
 
-def test_answers_are_shared_and_read_only() -> None:
+def test_tagger_returns_cached_read_only_array() -> None:
     trace = small_trace()
     tagger = Tagger(trace, Tagging(magnitude=True), 1)
     numel = trace.tensors[0].numel
@@ -249,14 +249,14 @@ def test_answers_are_shared_and_read_only() -> None:
 
 
 @pytest.mark.parametrize("payload", [0, 2, 1022])
-def test_packets_hold_whole_elements(payload: int) -> None:
+def test_payloads_without_whole_elements_are_rejected(payload: int) -> None:
     trace = small_trace()
     with pytest.raises(ValueError, match="payload"):
         Tagger(trace, Tagging(), 1).important(0, 0, 0, 8, payload)
 
 
-def test_tagging_an_iteration_is_fast() -> None:
-    """A ResNet-50 sized iteration: 25.6 M elements in 161 tensors; 50 ms is the aim, ten times that the alarm."""
+def test_tagging_a_resnet50_sized_iteration_takes_under_500_ms() -> None:
+    """The iteration has 25.6 M elements in 161 tensors; the target is 50 ms, the limit 500 ms."""
     trace = layered_trace([[2_359_296], [1_048_576, 2048, 2048]] * 7 + [[36_864, 64, 64]] * 45)
     tagger = Tagger(trace, Tagging(magnitude=True), 1)
     start = time.perf_counter()

@@ -128,7 +128,7 @@ def shape_of(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_parameters_and_layers(name: str) -> None:
+def test_model_has_expected_parameter_and_layer_counts(name: str) -> None:
     model = shape_of(name)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == EXACT[name] == MODELS[name].parameters
@@ -140,16 +140,16 @@ def test_parameters_and_layers(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "millions"), PUBLISHED.items())
-def test_the_count_rounds_to_the_published_one(name: str, millions: float) -> None:
+def test_parameter_count_rounds_to_published_count(name: str, millions: float) -> None:
     digits = len(str(millions).partition(".")[2])
     assert round(EXACT[name] / 1e6, digits) == millions
 
 
-def test_transformer_base_is_within_three_percent_of_the_paper() -> None:
+def test_transformer_base_parameter_count_is_within_3_percent_of_paper() -> None:
     assert abs(EXACT["transformer-base"] / 65e6 - 1) < 0.03
 
 
-def test_resnet50_with_ten_classes() -> None:
+def test_resnet50_with_ten_classes_has_parameters_of_bundled_trace() -> None:
     with torch.device("meta"):
         model = MODELS["resnet50"].build(10)
     assert sum(p.numel() for p in model.parameters()) == 25_557_032 - 990 * 2049  # of bundled trace
@@ -165,8 +165,8 @@ def shaped_input(name: str, size: int, device: str) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_forward_and_backward_of_every_shape(name: str) -> None:
-    """The smallest input and the usual one fit, and every parameter gets a gradient."""
+def test_model_runs_forward_and_backward_at_smallest_and_default_size(name: str) -> None:
+    """Outputs have the expected shape, and every parameter gets a gradient."""
     kind, model = MODELS[name], shape_of(name)
     for size in (kind.sizes[0], kind.size):
         outputs = model(*shaped_input(name, size, "meta"))
@@ -197,8 +197,8 @@ REAL = [
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_numbers(name: str) -> None:
-    """A new model is close to guessing, and its gradients are finite and somewhere not zero, per tensor."""
+def test_new_model_has_near_chance_loss_and_finite_gradients(name: str) -> None:
+    """The loss is near chance level; the gradient of each tensor is finite and not all zero."""
     torch.manual_seed(0)
     model, kind = small(name).train(), MODELS[name]
     classes = 10 if kind.task == "images" else 50
@@ -225,9 +225,9 @@ def test_real_numbers(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in REAL if "BatchNorm2d" in LAYERS[name]] + ["resnet8", "vgg11-quarter"]
 )
-def test_every_channel_learns(name: str) -> None:
-    """After three steps there is no channel whose normalisation is what it was, but for one in a thousand, by chance: one that is
-    zero on both ways of a block, and rectified, would be for ever."""
+def test_batch_norm_biases_change_within_three_steps(name: str) -> None:
+    """At most one channel in a thousand has an unchanged normalisation bias after three steps. A channel that is zero on
+    both paths of a block, and rectified, would never change."""
     torch.manual_seed(0)
     model, kind = small(name).train(), MODELS[name]
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -245,7 +245,7 @@ def test_every_channel_learns(name: str) -> None:
     assert sum(still.values()) <= channels / 1000, {key: many for key, many in still.items() if many}
 
 
-def test_googlenet_and_inception_answer_thrice_and_twice_in_training_only() -> None:
+def test_googlenet_and_inception_have_auxiliary_outputs_only_in_training() -> None:
     picture = torch.randn(2, 3, 96, 96, device="meta")
     for name, answers in (("googlenet", 3), ("googlenet-plain", 1), ("inception-v3", 2)):
         outputs = shape_of(name)(picture)
@@ -264,7 +264,7 @@ def influence(model: nn.Module, tokens: torch.Tensor, place: int, *more: torch.T
     return set(torch.nonzero(difference > 1e-7).flatten().tolist())
 
 
-def test_who_sees_whom() -> None:
+def test_outputs_depend_only_on_visible_token_positions() -> None:
     """Language models see the past, BERT sees all, the decoder sees its own past and the whole source."""
     torch.manual_seed(0)
     tokens = torch.randint(0, 50, (1, 8))
@@ -283,8 +283,8 @@ def test_who_sees_whom() -> None:
     assert influence(turned, tokens, 5) == {5, 6, 7}
 
 
-def test_order_matters_without_a_recurrence() -> None:
-    """Two tokens swapped far behind change the answer: positions are part of the input."""
+def test_gpt2_and_bert_outputs_depend_on_token_order() -> None:
+    """Swapping the first two tokens changes the last output, since positions are part of the input."""
     torch.manual_seed(0)
     tokens = torch.arange(8)[None]
     swapped = tokens[:, [1, 0, 2, 3, 4, 5, 6, 7]]
@@ -293,7 +293,7 @@ def test_order_matters_without_a_recurrence() -> None:
         assert not torch.allclose(model(tokens)[0, -1], model(swapped)[0, -1], atol=1e-6)
 
 
-def test_attention_against_its_formula() -> None:
+def test_attention_matches_its_formula() -> None:
     torch.manual_seed(0)
     attention = Attention(8, 2, dropout=0.0).double()
     x, memory = torch.randn(1, 3, 8).double(), torch.randn(1, 5, 8).double()
@@ -306,9 +306,10 @@ def test_attention_against_its_formula() -> None:
     torch.testing.assert_close(attention(x, memory)[0], expected)
 
 
-def test_a_preactivated_block_against_its_formula() -> None:
-    """x and, twice, a convolution of what is normalised (before the first without a scale, by an epsilon of 0.001) and
-    rectified; of a picture that becomes smaller every second pixel, of new channels half before and half behind."""
+def test_preactivated_block_matches_its_formula() -> None:
+    """The block adds two convolutions of normalised and rectified values to its shortcut. The first norm has no scale and
+    an epsilon of 0.001. With stride 2 the shortcut takes every second pixel; half of the new channels come before the
+    input channels and half behind."""
     torch.manual_seed(0)
     block = PreactivatedBlock(2, 6, 2).double()
     nn.init.normal_(block.bn1.bias), nn.init.normal_(block.bn2.bias), nn.init.uniform_(block.bn2.weight, 0.5, 2)
@@ -335,7 +336,7 @@ def test_a_preactivated_block_against_its_formula() -> None:
     assert [name for name, _ in block.bn1.named_parameters()] == ["bias"]
 
 
-def test_a_preactivated_network_starts_within_two_deviations() -> None:
+def test_resnet20_v2_initial_weights_are_within_two_standard_deviations() -> None:
     torch.manual_seed(0)
     model = MODELS["resnet20-v2"].build()
     wide = model.stages[2][1].conv2.weight.flatten()
@@ -349,7 +350,7 @@ def test_a_preactivated_network_starts_within_two_deviations() -> None:
     )
 
 
-def test_positions_are_those_of_the_paper() -> None:
+def test_position_encodings_match_the_transformer_paper() -> None:
     table = positions(20, 6, torch.device("cpu"))
     for place, pair in ((0, 0), (7, 1), (19, 2)):
         angle = torch.tensor(place / 10_000 ** (2 * pair / 6))
@@ -357,7 +358,7 @@ def test_positions_are_those_of_the_paper() -> None:
         torch.testing.assert_close(table[place, 2 * pair + 1], torch.cos(angle))
 
 
-def test_bert_answers_for_chosen_places_alone() -> None:
+def test_bert_returns_outputs_of_chosen_positions_only() -> None:
     torch.manual_seed(0)
     model = small("bert-base").eval()
     tokens = torch.randint(0, 50, (2, 6))
@@ -366,20 +367,20 @@ def test_bert_answers_for_chosen_places_alone() -> None:
     torch.testing.assert_close(model(tokens, chosen), model(tokens)[chosen])
 
 
-def test_the_output_matrix_is_the_embedding() -> None:
+def test_output_matrix_is_tied_to_embedding() -> None:
     for name in ("transformer-base", "bert-base", "gpt2-small"):
         model = small(name)
         assert model.head.weight is model.embedding.weight
 
 
-def test_unknown_model() -> None:
+def test_unknown_model_error_suggests_or_lists_model_names() -> None:
     with pytest.raises(TraceError, match=r"model 'resnet_50'.*did you mean 'resnet50'"):
         find_model("resnet_50")
     with pytest.raises(TraceError, match="one of alexnet, vgg16"):
         find_model("perceptron")
 
 
-def test_the_documentation_has_every_model_with_its_size() -> None:
+def test_capture_docs_list_every_model_with_parameter_count() -> None:
     page = (Path(traces.__file__).resolve().parents[1] / "docs" / "capture.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for name, kind in MODELS.items():
@@ -387,7 +388,7 @@ def test_the_documentation_has_every_model_with_its_size() -> None:
         assert any(f"`{base}`" in row and f"{kind.parameters:,}" in row for row in rows), name
 
 
-def test_registered_defaults_fit() -> None:
+def test_default_sizes_and_learning_rates_of_models_are_valid() -> None:
     for kind in MODELS.values():
         assert kind.sizes[0] <= kind.size <= kind.sizes[1]
         assert dataclasses.replace(kind, batch=1).learning_rate > 0

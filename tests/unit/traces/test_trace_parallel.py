@@ -57,7 +57,7 @@ CASES = [("plain", "ddp"), ("mixed", "ddp"), ("plain", "fsdp2")]
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize(("folder", "kind"), CASES)
-def test_magnitudes_are_those_of_the_ranks_own_gradient(jobs: Path, folder: str, kind: str, rank: int) -> None:
+def test_magnitudes_match_local_gradient_of_the_rank(jobs: Path, folder: str, kind: str, rank: int) -> None:
     trace, expected = load(jobs / folder, kind, rank)
     assert trace.ranks == [rank]
     for index in trace.sampled:
@@ -72,7 +72,7 @@ def test_magnitudes_are_those_of_the_ranks_own_gradient(jobs: Path, folder: str,
 
 
 @pytest.mark.parametrize(("folder", "kind"), CASES)
-def test_names_layers_and_times_are_those_of_the_plain_model(jobs: Path, folder: str, kind: str) -> None:
+def test_parallel_capture_has_names_layers_and_times_of_plain_model(jobs: Path, folder: str, kind: str) -> None:
     trace, _ = load(jobs / folder, kind, 0)
     assert trace.layers == ["0.0", "1.0", "2.0", "3"]
     names = ["0.0.weight", "1.0.weight", "1.0.bias", "2.0.weight", "2.0.bias", "3.weight", "3.bias"]
@@ -90,7 +90,7 @@ def test_names_layers_and_times_are_those_of_the_plain_model(jobs: Path, folder:
     assert overhead["fraction"] > -0.9  # pauses are part of the measured step
 
 
-def test_buckets_of_ddp(jobs: Path) -> None:
+def test_ddp_buckets_are_recorded_as_groups(jobs: Path) -> None:
     trace, _ = load(jobs / "plain", "ddp", 0)
     assert trace.manifest["parallel"] == {"kind": "ddp", "world_size": 2, "backend": "gloo"}
     assert {group["kind"] for group in trace.groups} == {"ddp_bucket"}
@@ -100,14 +100,14 @@ def test_buckets_of_ddp(jobs: Path) -> None:
     assert members == [[6, 5, 4, 3, 2, 1], [0]]
 
 
-def test_accumulation_and_a_step_that_the_scaler_skipped(jobs: Path) -> None:
+def test_gradient_accumulation_and_scaler_skipped_steps_are_recorded(jobs: Path) -> None:
     trace, _ = load(jobs / "mixed", "ddp", 1)
     assert [iteration.step for iteration in trace.iterations] == [2, 4, 5]
     assert trace.manifest["skipped_steps"] == [3]
     assert trace.manifest["model_calls"] == [2, 2, 2]
 
 
-def test_raw_gradients_are_the_ranks_own(jobs: Path) -> None:
+def test_raw_gradients_match_local_gradient_of_the_rank(jobs: Path) -> None:
     trace, expected = load(jobs / "mixed", "ddp", 1)
     for index, iteration in enumerate(trace.iterations):
         for number in range(len(trace.tensors)):
@@ -115,7 +115,7 @@ def test_raw_gradients_are_the_ranks_own(jobs: Path) -> None:
             np.testing.assert_allclose(raw, expected[f"step{iteration.step}/{number}"], rtol=1e-4, atol=1e-8)
 
 
-def test_units_of_fsdp2(jobs: Path) -> None:
+def test_fsdp2_units_are_recorded_as_groups(jobs: Path) -> None:
     trace, _ = load(jobs / "plain", "fsdp2", 0)
     assert trace.sampled == [0, 2]
     weights = 4 * (64 * 64 + 64)
@@ -135,8 +135,8 @@ def test_units_of_fsdp2(jobs: Path) -> None:
     assert all(group["shards"] == 2 for group in trace.groups)
 
 
-def test_the_network_is_in_no_time_of_fsdp2(jobs: Path) -> None:
-    """A clock that jumps by a million whenever FSDP sees to the network: what remains are a few marks."""
+def test_fsdp2_times_exclude_communication(jobs: Path) -> None:
+    """The clock jumps by a million at each FSDP communication; recorded times stay below 200."""
     trace, expected = load(jobs / "slow", "fsdp2", 0)
     assert len(expected) == 9 * 7
     for iteration in trace.iterations:
@@ -145,7 +145,7 @@ def test_the_network_is_in_no_time_of_fsdp2(jobs: Path) -> None:
     assert max(trace.manifest["capture_overhead"]["plain_s"]) > 10 * 1e6 / 1e12  # it is in the step as a whole
 
 
-def test_ranks_merge(jobs: Path, tmp_path: Path) -> None:
+def test_traces_of_ddp_ranks_merge_into_one_trace(jobs: Path, tmp_path: Path) -> None:
     paths = [jobs / "plain" / f"ddp.rank{rank}" for rank in RANKS]
     merged = load_trace(merge_ranks(paths, tmp_path / "all"))
     assert merged.ranks == [0, 1]
@@ -154,5 +154,5 @@ def test_ranks_merge(jobs: Path, tmp_path: Path) -> None:
     assert "exposed_communication_ps" in merged.manifest["per_rank"]["1"]
 
 
-def test_a_rank_that_fails_writes_nothing(jobs: Path) -> None:
+def test_failing_rank_writes_no_trace(jobs: Path) -> None:
     assert sorted(path.name for path in jobs.iterdir()) == ["failing.rank0", "mixed", "plain", "slow"]

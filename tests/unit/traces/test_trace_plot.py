@@ -40,13 +40,13 @@ def three_layers(mean: np.ndarray | None = None) -> Trace:
     return Trace({"name": "three"}, ["a", "relu", "c"], infos, captured, mean, 2 * mean)
 
 
-def test_backward_fills_the_time_between_gradients() -> None:
+def test_backward_spans_cover_the_time_between_ready_gradients() -> None:
     begin, end = backward_spans(three_layers(), 0)
     assert begin.tolist() == [8 * MS, -1, 6 * MS]
     assert end.tolist() == [10 * MS, -1, 8 * MS]
 
 
-def test_backward_of_a_gradient_ready_before_the_forward_pass_ends() -> None:
+def test_backward_span_of_gradient_ready_during_forward_pass_is_empty() -> None:
     trace = three_layers()
     of_the_second = [*trace.tensors[:2], replace(trace.tensors[2], layer=1)]  # which runs until 3 ms
     early = replace(trace.iterations[0], ready_ps=np.array([10, 9, 5]) * MS)
@@ -80,7 +80,7 @@ def test_timeline_shows_every_layer_in_milliseconds() -> None:
     assert "iteration 0 (early, step 4), 13 ms, 16.1 KiB of gradients" in figure.axes[0].get_title(loc="left")
 
 
-def test_quantiles_are_of_each_layer_in_the_gradients_own_units() -> None:
+def test_layer_quantiles_are_in_unscaled_gradient_units() -> None:
     # a: chunks of 4, 8, 12, 16 and, of the bias, 20 (stored; the gradient is a quarter); c: two thirds are zero
     stored = np.array([[4, 8, 12, 16, 20] + [0] * 8 + [40] * 4])
     quantiles, zero, top = layer_quantiles(three_layers(stored), [0])
@@ -92,7 +92,7 @@ def test_quantiles_are_of_each_layer_in_the_gradients_own_units() -> None:
     assert np.isnan(zero[1])
 
 
-def test_layers_without_gradient_are_pointed_out() -> None:
+def test_magnitude_figure_marks_layers_with_mostly_zero_gradients() -> None:
     figure = magnitude_figure(three_layers(np.array([[1, 1, 1, 0, 0] + [0] * 8 + [1] * 4])))  # 2 of 5, 8 of 12 are zero
     marked = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
     assert [list(line.get_xdata()) for line in marked] == [[2]]
@@ -100,7 +100,7 @@ def test_layers_without_gradient_are_pointed_out() -> None:
     assert not any("zero" in text.get_text() for text in magnitude_figure(three_layers()).legends[0].get_texts())
 
 
-def test_modelled_magnitudes_are_not_called_measured() -> None:
+def test_magnitude_figure_labels_modelled_magnitudes_as_not_measured() -> None:
     trace = three_layers()
     assert "measured" in magnitude_figure(trace)._suptitle.get_text()
     manifest = {**trace.manifest, "magnitudes": {"source": "model", "model": "lognormal"}}
@@ -108,7 +108,7 @@ def test_modelled_magnitudes_are_not_called_measured() -> None:
     assert "from a lognormal model, not measured" in magnitude_figure(modelled)._suptitle.get_text()
 
 
-def test_a_panel_per_phase_and_only_sampled_iterations() -> None:
+def test_magnitude_figure_has_a_panel_per_phase_of_sampled_iterations() -> None:
     trace = small_trace(iterations=6)
     rows = np.array([0, 5])
     sparse = Trace(trace.manifest, trace.layers, trace.tensors, trace.iterations, trace._mean[rows], trace._max[rows],
@@ -117,7 +117,7 @@ def test_a_panel_per_phase_and_only_sampled_iterations() -> None:
     assert titles == ["early: training step 0", "late: training step 50"]
 
 
-def test_a_merged_trace_says_whose_iterations_are_drawn() -> None:
+def test_figure_titles_of_merged_traces_name_the_ranks() -> None:
     trace = small_trace(iterations=4)
     captured = [replace(each, phase="early", step=each.index % 2, rank=each.index // 2) for each in trace.iterations]
     merged = Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max)
@@ -125,7 +125,7 @@ def test_a_merged_trace_says_whose_iterations_are_drawn() -> None:
     assert "(early, step 0, rank 1)" in timeline_figure(merged, 2).axes[0].get_title(loc="left")
 
 
-def test_many_phases_are_the_first_and_the_last() -> None:
+def test_magnitude_figure_shows_first_three_and_last_of_many_phases() -> None:
     trace = small_trace(iterations=6)
     captured = [replace(each, phase=f"p{each.index}") for each in trace.iterations]
     figure = magnitude_figure(Trace(trace.manifest, trace.layers, trace.tensors, captured, trace._mean, trace._max))
@@ -134,7 +134,7 @@ def test_many_phases_are_the_first_and_the_last() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 107, 220])
-def test_names_never_overlap(layers: int) -> None:
+def test_layer_labels_never_overlap(layers: int) -> None:
     trace = small_trace(tensors=2 * layers, largest=800, iterations=2)
     for figure, axis in ((timeline_figure(trace, 0), "y"), (magnitude_figure(trace), "x")):
         figure.draw_without_rendering()
@@ -146,7 +146,7 @@ def test_names_never_overlap(layers: int) -> None:
         assert all(low[1] <= high[0] + 1 for low, high in itertools.pairwise(spans))
 
 
-def test_pictures_are_written(tmp_path: Path) -> None:
+def test_plot_trace_writes_timeline_and_magnitude_images(tmp_path: Path) -> None:
     made = plot_trace(small_trace(), tmp_path / "new" / "pictures", 3)
     assert [path.name for path in made] == ["timeline.png", "magnitudes.png"]
     for path in made:
@@ -155,7 +155,7 @@ def test_pictures_are_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in made[0].parent.parent.iterdir()) == ["pictures"]
 
 
-def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
+def test_rejected_plots_leave_no_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"small: no iteration 4; expected 0 to 3"):
         plot_trace(small_trace(), tmp_path / "out", 4)
     with pytest.raises(TraceError, match=r"exists already"):
@@ -166,7 +166,7 @@ def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_long_names_keep_their_end() -> None:
+def test_shorten_name_drops_arguments_and_cuts_the_start() -> None:
     assert shorten_name("conv1") == "conv1"
     assert shorten_name("transformer.h.11.attention.self.query") == "…ormer.h.11.attention.self.query"
     assert len(shorten_name("x" * 100)) == 32

@@ -92,7 +92,7 @@ def same_times(one: Iteration, other: Iteration) -> None:
 
 
 @pytest.mark.parametrize("names", ["t", "other"])
-def test_the_same_tensors_have_exactly_the_others_times(names: str) -> None:
+def test_retime_copies_times_exactly_for_equal_tensors(names: str) -> None:
     a = trace_of([300, 40, 300, 40, 7])
     b = trace_of([300, 40, 300, 40, 7], names=names, scale=1000, phases=("x", "y", "z"))
     made = retime(a, b, "new")
@@ -105,7 +105,7 @@ def test_the_same_tensors_have_exactly_the_others_times(names: str) -> None:
     assert a.name == "t"  # as it was
 
 
-def test_a_phase_of_the_same_name_is_preferred_and_iterations_come_in_turn() -> None:
+def test_retime_prefers_equal_phase_names_and_cycles_through_iterations() -> None:
     a = trace_of([300, 40], phases=("early", "early", "early", "late"))
     b = trace_of([300, 40], scale=10, phases=("late", "early", "early"))
     made = retime(a, b)
@@ -113,7 +113,7 @@ def test_a_phase_of_the_same_name_is_preferred_and_iterations_come_in_turn() -> 
         same_times(made.iterations[index], b.iterations[theirs])
 
 
-def test_ranks_come_in_turn() -> None:
+def test_retime_cycles_through_ranks() -> None:
     a, b = small_trace(ranks=3, iterations=2), small_trace(seed=0, ranks=2, iterations=2)
     made = retime(a, b)
     for index, theirs in enumerate([0, 1, 2, 3, 0, 1]):
@@ -121,7 +121,7 @@ def test_ranks_come_in_turn() -> None:
         assert made.iterations[index].rank == index // 2
 
 
-def test_of_another_head_the_times_are_taken_as_they_are_and_it_is_named() -> None:
+def test_retime_copies_times_of_a_different_head_and_reports_its_size() -> None:
     a, b = trace_of([300, 40, 300, 40, 70]), trace_of([300, 40, 300, 40, 7000], names="other", scale=1000)
     made = retime(a, b)
     same_gradients(made, a)
@@ -132,8 +132,8 @@ def test_of_another_head_the_times_are_taken_as_they_are_and_it_is_named() -> No
 
 
 @pytest.mark.parametrize("names", ["t", "other"])
-def test_a_layer_that_shares_another_ones_weight_has_its_times_too(names: str) -> None:
-    """The last layer of each has no tensor of its own, as a head that multiplies by the embedding's weights."""
+def test_retime_copies_times_of_layers_with_tied_weights(names: str) -> None:
+    """The last layer of both traces has no tensor, like a head that is tied to the embedding."""
     pair = []
     for trace in (trace_of([300, 40, 70]), trace_of([300, 40, 70], names=names, scale=1000)):
         tensors = [*trace.tensors[:2], replace(trace.tensors[2], layer=0)]
@@ -142,9 +142,9 @@ def test_a_layer_that_shares_another_ones_weight_has_its_times_too(names: str) -
     same_times(made.iterations[0], pair[1].iterations[0])
 
 
-def test_what_the_other_lacks_keeps_its_place_between_its_neighbours() -> None:
-    """Hand-worked. a is ready at 57 + 7 * (0, 1, 2, 3, 4) from the last tensor to the first; b lacks a's tensor 2 and has
-    layers 0, 1, 2, 3 for a's 0, 1, 3, 4: ready at 47 + 7 * (3, 2, 1, 0) thousand.
+def test_retime_interpolates_tensors_missing_in_times_trace() -> None:
+    """The expected times are computed by hand. a is ready at 57 + 7 * (0, 1, 2, 3, 4) from the last tensor to the first; b
+    lacks a's tensor 2 and has layers 0, 1, 2, 3 for a's 0, 1, 3, 4: ready at 47 + 7 * (3, 2, 1, 0) thousand.
     """
     a, b = trace_of([300, 40, 999, 50, 60]), trace_of([300, 40, 50, 60], names="other", scale=1000)
     made = retime(a, b)
@@ -159,7 +159,7 @@ def test_what_the_other_lacks_keeps_its_place_between_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize(("place", "ready"), [(0, "backward_end_ps"), (4, "first")])
-def test_what_the_other_lacks_at_an_end(place: int, ready: str) -> None:
+def test_retime_places_missing_first_or_last_tensor_at_backward_end_or_start(place: int, ready: str) -> None:
     sizes = [300, 40, 50, 60]
     b = trace_of(sizes, names="other", scale=1000)
     made = retime(trace_of([*sizes[:place], 999, *sizes[place:]]), b)
@@ -168,14 +168,14 @@ def test_what_the_other_lacks_at_an_end(place: int, ready: str) -> None:
     assert int(made.iterations[0].ready_ps[place]) == expected
 
 
-def test_what_only_the_other_has_is_named() -> None:
+def test_retime_reports_unused_tensors_of_times_trace() -> None:
     made = retime(trace_of([300, 40, 50]), trace_of([300, 999, 40, 50], names="other", scale=10))
     assert made.manifest["retimed"]["unused"] == ["other1"]
     assert made.manifest["retimed"]["matched"] == 3
 
 
-def test_layers_are_matched_where_tensors_are_not() -> None:
-    """A weight and its bias in a, one gradient for both in b: both are ready when that is."""
+def test_retime_matches_layers_if_tensors_do_not_match() -> None:
+    """Trace a has a weight and a bias per layer; b has one gradient for both."""
     a = trace_of([300, 3, 400, 4, 500, 5], layers=[0, 0, 1, 1, 2, 2])
     b = trace_of([303, 404, 505], names="node", scale=1000)
     made = retime(a, b)
@@ -185,7 +185,7 @@ def test_layers_are_matched_where_tensors_are_not() -> None:
     np.testing.assert_array_equal(made.iterations[0].forward_end_ps, theirs.forward_end_ps)
 
 
-def test_readiness_matches_what_is_listed_in_another_order() -> None:
+def test_tensors_listed_in_another_order_are_matched_by_readiness() -> None:
     sizes = [300, 40, 70, 90]
     a, plain = trace_of(sizes), trace_of(sizes, names="other", scale=1000)
     order = [2, 0, 3, 1]
@@ -197,14 +197,14 @@ def test_readiness_matches_what_is_listed_in_another_order() -> None:
     same_times(retime(a, b).iterations[0], plain.iterations[0])
 
 
-def test_another_model_is_refused_with_names() -> None:
+def test_retime_rejects_another_model_and_names_unmatched_tensors() -> None:
     a, b = trace_of([300, 40, 50, 60]), trace_of([300, 41, 51, 61], names="other")
     with pytest.raises(TraceError, match=r"other: is of another model: 1 of 4 tensors .*t1 \(40 elements\), t2"):
         retime(a, b)
 
 
-def test_times_that_no_training_has_are_refused_with_both_names() -> None:
-    """A layer of a that is two layers of b has to run forward before either's gradient is ready."""
+def test_retime_rejects_inconsistent_times_and_names_both_traces() -> None:
+    """One layer of a spans two layers of b, and a gradient is ready before the forward pass ends."""
     a = trace_of([300, 40, 50, 60], layers=[0, 0, 1, 2], names="one")
     b = trace_of([300, 40, 50, 60], names="two")
     late = b.iterations[0]
@@ -215,7 +215,7 @@ def test_times_that_no_training_has_are_refused_with_both_names() -> None:
         retime(a, b)
 
 
-def test_the_manifest_says_both_sources() -> None:
+def test_retimed_manifest_records_both_sources() -> None:
     a = trace_of([300, 40], cpu="a slow one", device="cpu", cpu_share=[1.0, 1.0], model="m", timing="measured")
     b = trace_of([300, 40], device="cuda", gpu="a fast one", timing="imported", timing_how="as told")
     manifest = retime(a, b).manifest
@@ -234,7 +234,7 @@ def test_the_manifest_says_both_sources() -> None:
 # --- magnitudes that are not written again ---------------------------------------------------------------------------
 
 
-def test_shared_magnitudes_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_magnitudes_are_read_from_owner_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwire.traces.trace.BUNDLED", tmp_path / "bundled")
     (tmp_path / "bundled").mkdir()
     a = trace_of([300, 40])
@@ -254,7 +254,7 @@ def test_shared_magnitudes_are_read_where_they_are(tmp_path: Path, monkeypatch: 
         require_equal_magnitudes(made, "owner")
 
 
-def test_other_magnitudes_are_not_shared() -> None:
+def test_sharing_rejects_different_magnitudes() -> None:
     trace = trace_of([300, 40])
     with pytest.raises(TraceError, match="t: magnitudes differ from those of resnet20"):
         require_equal_magnitudes(trace, "resnet20")
@@ -268,7 +268,9 @@ def run(*words: str) -> tuple[int, str]:
     return answer.exit_code, answer.output
 
 
-def test_the_command_takes_a_file_a_folder_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retime_command_accepts_trace_folder_or_csv_file_as_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     trace_of([300, 40]).save("a")
     trace_of([300, 40], scale=9).save("b")
@@ -286,8 +288,8 @@ def test_the_command_takes_a_file_a_folder_and_a_name(tmp_path: Path, monkeypatc
     assert json.loads(text)["matched"] == 2
 
 
-def test_times_of_a_chakra_trace(tmp_path: Path) -> None:
-    """Of a job that was exported, whole microseconds; it has no names of layers that would do."""
+def test_retime_reads_times_from_chakra_file(tmp_path: Path) -> None:
+    """The exported job has times in whole microseconds and no usable layer names."""
     a, b = trace_of([300, 40, 90]), trace_of([300, 40, 90], names="other", scale=10**6)
     (file,) = export_trace(b, tmp_path / "job", format="chakra")
     times, source = load_times(file)
@@ -309,7 +311,7 @@ def test_times_of_a_chakra_trace(tmp_path: Path) -> None:
         (("a", "--times", "a", "--out", "x", "--share"), "shares the magnitudes of a"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_retime_command_rejects_invalid_arguments(
     words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -335,7 +337,7 @@ def test_what_cannot_be_is_refused(
         ("gpt2-small-h100", "gpt2-small", 148),
     ],
 )
-def test_bundled(name: str, owner: str, matched: int) -> None:
+def test_bundled_retimed_trace_matches_owner_and_readme(name: str, owner: str, matched: int) -> None:
     trace, of = load_trace(name), load_trace(owner)
     same_gradients(trace, of)
     assert trace.manifest["retimed"]["matched"] == matched
@@ -350,7 +352,7 @@ def test_bundled(name: str, owner: str, matched: int) -> None:
 
 
 @pytest.mark.parametrize("name", list(DATA))
-def test_the_bundled_one_is_what_its_command_makes(name: str, tmp_path: Path) -> None:
+def test_bundled_retimed_trace_equals_output_of_its_command(name: str, tmp_path: Path) -> None:
     if not DATA[name].exists():
         pytest.skip(f"needs {DATA[name].name} of the shared data")
     bundled = load_trace(name)
@@ -360,8 +362,8 @@ def test_the_bundled_one_is_what_its_command_makes(name: str, tmp_path: Path) ->
     assert made.digest() == bundled.digest()
 
 
-def test_on_a_gpu_the_first_linear_layer_of_vgg16_is_ready_at_once() -> None:
-    """It has 77 % of the bytes: no scale makes the one of the other."""
+def test_first_linear_layer_of_vgg16_is_ready_far_earlier_on_gpu() -> None:
+    """The layer has 77 % of the bytes; no constant factor converts CPU times into GPU times."""
 
     def share(name: str) -> float:
         trace = load_trace(name)
@@ -374,7 +376,7 @@ def test_on_a_gpu_the_first_linear_layer_of_vgg16_is_ready_at_once() -> None:
     assert share("vgg16") > 0.39
 
 
-def test_times_come_from_gzipped_files_too(tmp_path: Path) -> None:
+def test_retime_reads_times_from_gzipped_csv(tmp_path: Path) -> None:
     text = b"name,numel,forward_us,backward_us\nx,300,5,7\n"
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(text))
     trace, source = load_times(tmp_path / "t.csv.gz")

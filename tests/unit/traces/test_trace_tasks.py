@@ -32,21 +32,21 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_next_token(text: Path) -> None:
+def test_next_token_targets_are_inputs_shifted_by_one(text: Path) -> None:
     (tokens,), targets = next(task("gpt2-small", text).batches(3, 1, CPU))
     assert tokens.shape == targets.shape == (3, 40)
     assert (targets == tokens + 1).all()
 
 
-def test_pairs_shift_the_target_by_one(text: Path) -> None:
+def test_decoder_inputs_of_pairs_are_targets_shifted_by_one(text: Path) -> None:
     (source, target), wanted = next(task("transformer-base", text).batches(3, 1, CPU))
     assert (wanted == source + 40).all()
     assert (target[:, 0] == 299).all()
     assert (target[:, 1:] == wanted[:, :-1]).all()
 
 
-def test_masked_tokens(text: Path) -> None:
-    """15 % are to be found: of these 80 % hidden, 10 % replaced, 10 % as they are; the others are untouched."""
+def test_masked_task_hides_or_replaces_15_percent_of_tokens(text: Path) -> None:
+    """Of the chosen 15 % of tokens, 80 % are hidden, 10 % replaced and 10 % unchanged."""
     source = task("bert-base", text, size=100).batches(2000, 1, CPU)
     (tokens, chosen), targets = next(source)
     truth = tokens[:, :1] * 0 + tokens[:, :].clone()
@@ -67,15 +67,15 @@ def test_masked_tokens(text: Path) -> None:
     assert (again != tokens).any()
 
 
-def test_one_token_is_hidden_at_least(text: Path) -> None:
+def test_masked_task_chooses_at_least_one_token(text: Path) -> None:
     (_, chosen), targets = next(task("bert-base", text, size=1).batches(2, 1, CPU))
     assert chosen.all()
     assert targets.shape == (2,)
 
 
 @pytest.mark.parametrize(("name", "distinct"), [("gpt2-small", 300), ("bert-base", 299), ("transformer-base", 299)])
-def test_a_text_leaves_the_last_number_to_the_task(tmp_path: Path, name: str, distinct: int) -> None:
-    """More different words than numbers: what hides a token or begins a target is none of them."""
+def test_text_tokens_leave_the_last_id_to_masked_and_pairs_tasks(tmp_path: Path, name: str, distinct: int) -> None:
+    """The text has more words than ids; the mask or start token takes the last id."""
     path = tmp_path / "words.txt"
     path.write_text(" ".join(f"word{n}" for n in range(400)))
     kind = dataclasses.replace(MODELS[name], outputs=300)
@@ -96,7 +96,7 @@ class Fixed(nn.Module):
         return self.outputs if len(self.outputs) > 1 else self.outputs[0]
 
 
-def test_losses() -> None:
+def test_task_losses_equal_hand_computed_values() -> None:
     images = Task("images", None, 3, 8)  # type: ignore[arg-type]
     sure = torch.tensor([[9.0, 0.0, 0.0], [0.0, 9.0, 0.0]])
     unsure = torch.zeros(2, 3)
@@ -115,7 +115,7 @@ def test_losses() -> None:
     assert Task("pairs", None, 3, 2).loss(Fixed(words), (), places).item() == pytest.approx(smoothed)  # type: ignore[arg-type]
 
 
-def test_pictures_are_scaled_and_enlarged() -> None:
+def test_images_are_scaled_and_enlarged() -> None:
     source = task("resnet18", "synthetic", size=32, outputs=5)
     (images,), labels = next(source.batches(4, 1, CPU))
     assert images.shape == (4, 3, 32, 32)
@@ -127,7 +127,7 @@ def test_pictures_are_scaled_and_enlarged() -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "gpt2-small", "bert-base", "transformer-base"])
-def test_made_up_data_say_so(name: str) -> None:
+def test_manifest_marks_synthetic_data(name: str) -> None:
     made = task(name, "synthetic", size=32)
     assert made.manifest["dataset_layout"] == "synthetic"
     assert "made up" in made.manifest["synthetic"]
@@ -135,7 +135,7 @@ def test_made_up_data_say_so(name: str) -> None:
     assert len(inputs) in (1, 2)
 
 
-def test_a_folder_named_synthetic_is_real(tmp_path: Path) -> None:
+def test_folder_named_synthetic_is_read_as_real_text(tmp_path: Path) -> None:
     (tmp_path / "synthetic").mkdir()
     (tmp_path / "synthetic" / "a.txt").write_bytes(bytes(range(200)))
     real = task("gpt2-small", "./synthetic", size=8)
@@ -144,12 +144,12 @@ def test_a_folder_named_synthetic_is_real(tmp_path: Path) -> None:
     assert real.manifest["text_tokens"] == 200
 
 
-def test_the_manifest_of_a_text(text: Path) -> None:
+def test_manifest_describes_text_dataset(text: Path) -> None:
     wanted = {"dataset": "count", "sequence": 40, "vocabulary": 300, "tokens": "byte", "distinct_tokens": 256}
     assert wanted.items() <= task("gpt2-small", text).manifest.items()
 
 
-def test_data_that_cannot_be_learnt_from(tmp_path: Path) -> None:
+def test_image_folder_with_one_class_is_rejected(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="pictures are encoded with pillow")
     (tmp_path / "only").mkdir()
     image.new("RGB", (8, 8)).save(tmp_path / "only" / "1.png")

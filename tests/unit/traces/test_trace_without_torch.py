@@ -34,7 +34,7 @@ def in_fresh_interpreter(code: str) -> str:
     return done.stdout
 
 
-def test_what_only_reads_can_be_imported() -> None:
+def test_trace_readers_and_tools_import_without_torch() -> None:
     paths = sorted((ROOT / "traces" / "formats").rglob("[a-z]*.py"))
     formats = [".".join(path.relative_to(ROOT / "traces").with_suffix("").parts) for path in paths]
     assert len(formats) >= 5
@@ -44,7 +44,7 @@ def test_what_only_reads_can_be_imported() -> None:
     )
 
 
-def test_a_bundled_trace_is_looked_at(tmp_path: Path) -> None:
+def test_bundled_trace_is_inspected_and_plotted_without_torch(tmp_path: Path) -> None:
     printed = in_fresh_interpreter(f"""
 from pathlib import Path
 import gradwire

@@ -28,8 +28,8 @@ DATA = images("synthetic", 8, limit=400)
 
 
 @pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK(ratio=0.1))])
-def test_one_worker_is_synchronous_training(reducer) -> None:
-    """Bit by bit, with lost packets, too; and in the rows but for what comes back."""
+def test_async_with_one_worker_equals_synchronous_training(reducer) -> None:
+    """Losses, rates and parameters match bit for bit, also with packet loss; only pulled bytes differ."""
     recipe = Recipe(workers=1, batch=16, steps=6, rate=0.05, clip=1.0, payload=512, feed_back=reducer is not None)
     ours = Asynchronous(resnet(), DATA, recipe, reducer, Random(0.2))
     theirs = Trainer(resnet(), DATA, recipe, reducer, Random(0.2))
@@ -47,34 +47,36 @@ def order(staleness: int | None, *compute: int, turns: int = 8, rate: int = 0) -
     return [(each.clock_ps, each.worker, each.stale) for each in (trainer.turn() for _ in range(turns))]
 
 
-def test_order_by_hand() -> None:
-    """Worker 0 takes 1, worker 1 takes 3. At 3 both are ready; worker 1 has been under way since 0, with the parameters of
-    then: 2 updates behind. Worker 0 has those after its second: worker 1's is new to it."""
+def test_turn_order_and_staleness_match_hand_computation() -> None:
+    """Worker 0 computes for 1, worker 1 for 3. At 3 both are ready. Worker 1 started at 0 with the parameters of
+    that time and is 2 updates behind. Worker 0 has pulled after its second turn, so only worker 1's update is new
+    to it."""
     assert order(None, 1, 3) == [(1, 0, 0), (2, 0, 0), (3, 1, 2), (3, 0, 1), (4, 0, 0), (5, 0, 0), (6, 1, 3), (6, 0, 1)]
 
 
-def test_a_bound_by_hand() -> None:
-    """At most one turn ahead: after its second, at 2, worker 0 waits until worker 1 has one behind it, at 3, and pulls then."""
+def test_staleness_bound_delays_fast_worker() -> None:
+    """Worker 0 may be one turn ahead. After its second turn, at 2, it waits for worker 1's first, at 3, and pulls
+    then."""
     assert order(1, 1, 3) == [(1, 0, 0), (2, 0, 0), (3, 1, 2), (4, 0, 0), (6, 1, 1), (7, 0, 0), (9, 1, 1), (10, 0, 0)]
 
 
-def test_alike_workers_are_all_but_themselves_behind() -> None:
+def test_staleness_of_equal_workers_is_worker_count_minus_one() -> None:
     assert [stale for *_, stale in order(None, 5, 5, 5, turns=9)] == [0, 1, 2, 2, 2, 2, 2, 2, 2]
     assert [worker for _, worker, _ in order(None, 0, 0, 0, turns=6)] == [0, 1, 2, 0, 1, 2], (
         "even if nothing takes time"
     )
 
 
-def test_bytes_take_time() -> None:
-    """3,114 parameters of 4 bytes at 1 kbit/s, there and back, between turns of no time."""
+def test_transfer_time_follows_link_rate() -> None:
+    """Each turn pulls and pushes 3,114 parameters of 4 bytes at 1 kbit/s; computing takes no time."""
     count = sum(p.numel() for p in plain().parameters())
     way = 4 * count * 8 * 10**9
     assert [when for when, *_ in order(None, 0, turns=3, rate=1000)] == [way, 3 * way, 5 * way]
 
 
-def test_a_server_that_all_share_serves_one_after_the_other() -> None:
-    """Its link takes w for a push or a pull; both workers begin at 0: pushes end at w and 2 w, pulls, the other way, at 2 w and
-    3 w, and next pushes, which begin then, at 3 w and 4 w."""
+def test_shared_server_link_serializes_transfers() -> None:
+    """The server's link takes w for a push or a pull, and both workers begin at 0. Pushes end at w and 2 w, pulls,
+    in the other direction, at 2 w and 3 w, and the next pushes at 3 w and 4 w."""
     count = sum(p.numel() for p in plain().parameters())
     way = 4 * count * 8 * 10**9
     recipe = Recipe(workers=2, batch=2, steps=9, schedule="constant")
@@ -86,9 +88,9 @@ def test_a_server_that_all_share_serves_one_after_the_other() -> None:
     assert [trainer.turn().clock_ps for _ in range(3)] == [other.turn().clock_ps for _ in range(3)]
 
 
-def test_what_the_network_answers_takes_time() -> None:
-    """Pushes of even samples take 10, of odd ones 1, and nothing else takes any: worker 1 has 1 and then takes 2, worker 0 has 0
-    and then takes 3; at 11 both arrive, worker 1's first, which was sent at 1."""
+def test_network_answer_time_delays_push_arrival() -> None:
+    """Pushes of even batches take 10, of odd ones 1; computing and pulls take no time. Worker 1 has batch 1 and
+    then 2, worker 0 has 0 and then 3. At 11 both arrive, worker 1's first, which was sent at 1."""
     net = plain()
     count = len(list(net.parameters()))
     answers = [[Answer([[None] * count], time)] for time in (10, 1)]
@@ -102,8 +104,8 @@ def test_what_the_network_answers_takes_time() -> None:
     ]
 
 
-def test_no_slack_is_the_mean_gradient() -> None:
-    """All pull together: N updates of an N-th each are one with the mean, without momentum."""
+def test_zero_staleness_equals_mean_gradient_training() -> None:
+    """All workers pull together: N updates of 1/N gradient each equal one mean update without momentum."""
     recipe = Recipe(workers=4, batch=8, steps=5, rate=0.1, momentum=0.0, weight_decay=0.0)
     ours = Asynchronous(plain(), DATA, recipe, staleness=0, pace=LinkTiming((1, 2, 3, 4)))
     theirs = Trainer(plain(), DATA, recipe)
@@ -120,8 +122,9 @@ def test_no_slack_is_the_mean_gradient() -> None:
     )
 
 
-def test_a_gradient_is_of_what_was_pulled() -> None:
-    """An update by hand: worker 1's first push has the gradient at the first parameters, though worker 0 has moved them."""
+def test_push_uses_gradient_at_pulled_parameters() -> None:
+    """Worker 1's first push has the gradient at the initial parameters, although worker 0 has already moved
+    them."""
     recipe = Recipe(workers=2, batch=4, steps=3, rate=0.4, schedule="constant", momentum=0.0, weight_decay=0.0)
     net = plain()
     before = copy.deepcopy(net)
@@ -138,8 +141,8 @@ def test_a_gradient_is_of_what_was_pulled() -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(net.parameters(), expected, strict=True))
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
-    """In the midst of turns: pushes under way and workers that wait are in it."""
+def test_async_run_resumes_from_checkpoint(tmp_path) -> None:
+    """The checkpoint holds pushes in flight and waiting workers."""
     recipe = Recipe(workers=3, batch=8, steps=6)
     make = lambda: Asynchronous(
         resnet(),
@@ -164,9 +167,9 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     lambda *given: Asynchronous(*given, pace=LinkTiming((10**9, 10**11))),
     lambda model, data, recipe, _, network: MipdTrainer(model, data, recipe, MIPD(), network, pace=LinkTiming((10**9, 10**11))),
 ], ids=["asynchronous", "mipd"])  # fmt: skip
-def test_what_was_lost_is_said_turn_by_turn(make) -> None:
-    """Workers 0 and 2 are a hundred times faster: all turns of the first steps are theirs, two each. A row of `lost` is of a
-    turn, `senders` says whose, and the mean by what tensors hold is the step's."""
+def test_loss_shares_are_reported_per_turn(make) -> None:
+    """Workers 0 and 2 are a hundred times faster and take all turns of the first steps, two each. A row of `lost`
+    belongs to one turn, `senders` names its worker, and the element-weighted mean is the step's loss."""
     trainer = make(resnet(), DATA, Recipe(workers=4, batch=2, steps=9, payload=512), None, Random(0.2))
     numels = [info.numel for info in trainer.infos]
     for number in range(3):
@@ -179,7 +182,7 @@ def test_what_was_lost_is_said_turn_by_turn(make) -> None:
     assert len(trainer.lost) == 4
 
 
-def test_the_table_agrees_with_the_steps(tmp_path) -> None:
+def test_lost_table_agrees_with_step_losses(tmp_path) -> None:
     scenario = load_scenario("train-tiny", policy="dlcp", set=[
         "training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=4",
         "training.network={loss=0.2}", 'training.system={kind="asynchronous", computing=["1ms","100ms"]}',
@@ -194,8 +197,8 @@ def test_the_table_agrees_with_the_steps(tmp_path) -> None:
         assert {each["worker"] for each in mine} == {0, 2} and max(each["lost"] for each in mine) <= 1
 
 
-def test_bytes_both_ways() -> None:
-    """Of 2 workers, top 10 % and all of the parameters back; a step has as many turns as workers."""
+def test_step_counts_pushed_and_pulled_bytes() -> None:
+    """Two workers push the top 10 % and pull all parameters; a step has one turn per worker."""
     trainer = Asynchronous(plain(), DATA, Recipe(workers=2, batch=8, steps=2), TopK(ratio=0.1))
     row = trainer.step()
     sizes = [info.numel for info in trainer.infos]
@@ -203,14 +206,14 @@ def test_bytes_both_ways() -> None:
     assert row.pulled_bytes == 2 * 4 * sum(sizes) == trainer.pulled_bytes
 
 
-def test_it_learns() -> None:
+def test_async_training_reaches_accuracy() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     recipe = Recipe(workers=4, batch=16, steps=90, rate=0.1)
     *_, last = Asynchronous(resnet(), data, recipe, pace=LinkTiming((10, 11, 12, 30))).run()
     assert isinstance(last, Score) and last.accuracy > 0.5 and last.pulled_bytes > 0
 
 
-def test_what_needs_all_workers_is_refused() -> None:
+def test_reducers_and_fills_that_need_all_workers_are_rejected() -> None:
     with pytest.raises(ValueError, match="powersgd has 2 rounds"):
         Asynchronous(plain(), DATA, Recipe(), PowerSGD())
     with pytest.raises(ValueError, match="expected zero: they push one by one"):

@@ -48,8 +48,8 @@ def recipe(workers: int, **more) -> Recipe:
     return Recipe(**{"workers": workers, "batch": 4, "steps": 12, "rate": 0.05} | more)
 
 
-def test_one_worker_is_what_it_is_without_a_network() -> None:
-    """Nothing is lost, and whoever is alone has nobody to come in another order with: bit by bit, with a clock."""
+def test_one_worker_over_lossless_network_equals_ideal_network() -> None:
+    """One worker without loss trains bit-identically to no network; only the times differ."""
     over, without = (
         Asynchronous(resnet(), DATA, recipe(1), None, live(1, job=LOSSLESS)),
         Asynchronous(resnet(), DATA, recipe(1)),
@@ -66,10 +66,10 @@ def test_one_worker_is_what_it_is_without_a_network() -> None:
     assert same(over.model, without.model)
 
 
-def test_workers_share_the_servers_link() -> None:
-    """Eight workers begin together, and DCTCP gives each an eighth of the server's 1 Gbps: all pushes come when eight times
-    their bytes have (within what their headers, a hundredth, and their unfairness are). From then on the link is never
-    faster, and every push is as stale as others push meanwhile."""
+def test_workers_share_server_link_bandwidth() -> None:
+    """Eight workers begin together, and DCTCP gives each an eighth of the server's 1 Gbps. All pushes arrive when
+    eight times their bytes have (within headers, a hundredth, and unfairness). From then on the link is never
+    faster, and every push is as stale as other workers push meanwhile."""
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2000))
     link = {
         "link": {"rate": "1Gbps", "latency": "1us"},
@@ -86,9 +86,9 @@ def test_workers_share_the_servers_link() -> None:
     assert sum(each.stale for each in turns[8:]) == pytest.approx(7 * 40, rel=0.05)
 
 
-def test_what_is_lost_is_missing_in_the_update() -> None:
-    """A gradient of ones and twos, packet by packet, some of which are lost: the server's parameters move where they have
-    arrived, and small ones are lost."""
+def test_lost_packets_are_missing_from_server_update() -> None:
+    """The gradient holds ones and twos, packet by packet. The server's parameters move where packets arrived, and
+    only packets of small values are lost."""
     sizes = 1.0 + (torch.arange(60 * 1024) // 1024 % 2)
 
     class Known(torch.nn.Module):
@@ -112,8 +112,9 @@ def test_what_is_lost_is_missing_in_the_update() -> None:
     assert (arrived[1::2] == 16).all() and (arrived[::2] < 16).any(), "those with large gradients arrive"
 
 
-def test_masks_are_put_together_from_messages() -> None:
-    """Of two tensors that are sent of three, the second in two messages: packet 1 of its second message is the tensor's 4th."""
+def test_tensor_masks_combine_masks_of_partitions() -> None:
+    """Two of three tensors are sent, the second in two messages. Packet 1 of its second message is packet 4 of the
+    tensor, from 0."""
     rows = SimpleNamespace(tensor=np.array([0, 1, 1]), first=np.array([0, 0, 3 * 1024]))
     lost = {2: np.array([False, True]), 0: np.array([True])}
     masks = masks_of_worker([1, 7, 5], 4096, np.array([0, 2]), rows, lost)
@@ -124,8 +125,8 @@ def test_masks_are_put_together_from_messages() -> None:
     ]
 
 
-def test_what_was_lost_is_fed_back() -> None:
-    """With feed_back a worker adds to its next gradient what the network lost of the last."""
+def test_feed_back_adds_lost_part_to_next_gradient() -> None:
+    """With feed_back a worker's error memory holds the lost part of its push."""
     asked = recipe(4, feed_back=True)
     trainer = Asynchronous(
         resnet(), DATA, asked, ErrorFeedback(reducer=TopK(ratio=0.5)), live(4, "dlcp", switch=SHALLOW)
@@ -145,8 +146,8 @@ def test_what_was_lost_is_fed_back() -> None:
     assert residuals[0] > residuals[1]
 
 
-def test_a_bound_on_staleness_holds_whatever_the_network_does() -> None:
-    """Worker 0 computes a hundred times as long: the others wait for it."""
+def test_staleness_bound_holds_over_simulated_network() -> None:
+    """Worker 0 computes a hundred times longer; the other workers wait for it."""
     trainer = Asynchronous(
         plain(),
         DATA,
@@ -167,8 +168,8 @@ def test_a_bound_on_staleness_holds_whatever_the_network_does() -> None:
     assert max(free.turns) - min(free.turns) > 3
 
 
-def test_computing_takes_its_time() -> None:
-    """Alone, a turn is computing, a push and a pull."""
+def test_turn_time_includes_compute_time() -> None:
+    """With one worker, a turn is computing, a push and a pull."""
 
     def turns(pace: LinkTiming) -> list[int]:
         trainer = Asynchronous(plain(), DATA, recipe(1), None, live(1, job=LOSSLESS), pace=pace)
@@ -179,8 +180,8 @@ def test_computing_takes_its_time() -> None:
     assert [a - b for a, b in zip(slow, quick, strict=True)] == [10**10] * 3
 
 
-def test_gradients_are_ready_when_a_trace_says() -> None:
-    """The back tensor 10 us after the front one's layer: all have come later by the last one's time, less what overlaps."""
+def test_trace_compute_times_delay_pushes() -> None:
+    """Forward and backward times of two layers delay the arrival of the first push."""
     net = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(192, 100, bias=False), torch.nn.Linear(100, 10, bias=False)
     )
@@ -198,9 +199,9 @@ def test_gradients_are_ready_when_a_trace_says() -> None:
 @pytest.mark.parametrize(
     "traffic", [[], [{"name": "others", "kind": "poisson", "load": 0.7, "sizes": "30kB"}]], ids=["alone", "beside"]
 )
-def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns(traffic) -> None:
-    """Of what was under way it is known when and how it came; who goes on from there goes on alike. Traffic beside it goes on,
-    too, and makes turns longer."""
+def test_async_run_over_network_resumes_mid_turn(traffic) -> None:
+    """The checkpoint holds arrival times and losses of pushes in flight, so a resumed run is identical. Background
+    traffic continues, too, and makes turns longer."""
 
     def make(*flows) -> Asynchronous:
         reducer = ErrorFeedback(reducer=TopK(ratio=0.45))
@@ -221,8 +222,8 @@ def test_it_goes_on_from_a_checkpoint_in_the_midst_of_turns(traffic) -> None:
     assert same(whole.model, other.model)
 
 
-def test_a_network_of_another_job_is_refused() -> None:
-    """Packets of another length would count other losses than there are."""
+def test_mismatched_networks_and_unsupported_recipes_are_rejected() -> None:
+    """A network with another worker count or packet size would miscount losses."""
     for wrong in (recipe(2), recipe(4), recipe(3, payload=512)):
         with pytest.raises(
             ScenarioError, match=r"^Asynchronous\(recipe\): \d workers with packets of \d+ bytes; expected 3 and 4096"
@@ -239,8 +240,8 @@ def test_a_network_of_another_job_is_refused() -> None:
 @pytest.mark.parametrize("make", [
     lambda: Asynchronous(resnet(), DATA, recipe(2), None, live(2, job=LOSSLESS)), lambda: Trainer(resnet(), DATA, recipe(2)),
 ], ids=["asynchronous", "together"])  # fmt: skip
-def test_what_state_dict_gave_is_a_copy(make) -> None:
-    """One that goes on does not move the other, without a file between."""
+def test_state_dict_returns_independent_copy(make) -> None:
+    """A trainer that continues does not change the state that another trainer has loaded."""
     one, other, third = make(), make(), make()
     one.step()
     saved = one.state_dict()
@@ -251,7 +252,7 @@ def test_what_state_dict_gave_is_a_copy(make) -> None:
     assert [third.step() for _ in range(3)] == rows and same(third.model, one.model)
 
 
-def test_a_network_that_is_full_rests(monkeypatch) -> None:
+def test_network_is_rebuilt_at_message_limit(monkeypatch) -> None:
     monkeypatch.setattr("gradwire.sim.sessions.persistent_network.MAX_MESSAGES", 30)
     trainer = Asynchronous(plain(), DATA, recipe(2), None, live(2, job=LOSSLESS))
     for _ in range(12):
@@ -260,8 +261,8 @@ def test_a_network_that_is_full_rests(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("block", [256, 1000, 7])
-def test_what_mipd_sends_back_is_known_tensor_by_tensor(block: int) -> None:
-    """By counting: an element is sent if its block is of the half that was updated."""
+def test_mipd_answer_bytes_per_tensor_match_element_count(block: int) -> None:
+    """An element is sent if its block belongs to the updated half."""
     trainer = MipdTrainer(resnet(), DATA, recipe(2), MIPD(block=block, refresh=2, warmup=1))
     for _ in range(9):
         turn = trainer.turn()
@@ -278,8 +279,8 @@ def test_what_mipd_sends_back_is_known_tensor_by_tensor(block: int) -> None:
     assert whole.answer(0, whole.pull(0))[::2] == [4 * info.numel for info in whole.infos]
 
 
-def test_mipd_over_a_network_learns_what_it_does_without() -> None:
-    """One worker, nothing lost: bit by bit; in less time than dense."""
+def test_mipd_over_lossless_network_equals_ideal_network() -> None:
+    """One worker without loss trains bit-identically to no network, and faster than with dense pushes."""
     over = MipdTrainer(resnet(), DATA, recipe(1), MIPD(), live(1, job=LOSSLESS))
     without, dense = (
         MipdTrainer(resnet(), DATA, recipe(1), MIPD()),
@@ -291,7 +292,7 @@ def test_mipd_over_a_network_learns_what_it_does_without() -> None:
     assert same(over.model, without.model) and 0 < over.clock_ps < dense.clock_ps
 
 
-def test_answers_are_cut_as_they_are_long() -> None:
+def test_answer_trace_has_tensors_of_answer_sizes() -> None:
     infos = resnet_infos()
     made = StepTraceMaker(3, 4096, 1.0, None).answer(infos, np.array([8, 0, 4097]), 5)
     assert [(each.name, each.numel, each.layer) for each in made.tensors] == [("a", 2, 0), ("c", 1025, 2)]
@@ -304,7 +305,7 @@ def resnet_infos():
     return [TensorInfo(name, (2000,), 2000, "float32", layer) for layer, name in enumerate("abc")]
 
 
-def test_scenarios_train_over_it_and_check_says_what_does_not_fit(tmp_path) -> None:
+def test_async_scenario_trains_and_rejects_unsupported_job_keys(tmp_path) -> None:
     short = ["training.steps=4", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=4"]
     made = load_scenario(
         "train-tiny",
@@ -335,9 +336,9 @@ def test_scenarios_train_over_it_and_check_says_what_does_not_fit(tmp_path) -> N
             train(load_scenario("train-tiny", set=[*short, 'training.system={kind="mipd"}', *more], policy="dlcp"))
 
 
-def test_what_a_push_lost_is_told_from_other_pushes(tmp_path: Path) -> None:
-    """A worker that pushes twice in a step: rows of lost.parquet have the number of the turn, and their mean by what tensors hold is
-    what turns.parquet has of it; of workers that push together there is none, and tables of before have none either."""
+def test_lost_table_rows_identify_their_turn(tmp_path: Path) -> None:
+    """A worker pushes twice in a step; rows of lost.parquet carry the turn number. Their element-weighted mean is
+    the turn's loss in turns.parquet. Synchronous runs have no turn number, and neither have older tables."""
     more = [
         "training.steps=6",
         "training.samples=200",

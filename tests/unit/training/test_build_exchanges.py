@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
         ("job.accumulate=2", "job.accumulate"),
     ],
 )
-def test_what_cannot_be_trained_is_said(change: str, where: str):
+def test_untrainable_exchange_is_rejected_at_its_key(change: str, where: str):
     from gradwire.training.build import data_of, table_of, trainer_of
 
     servers = [] if "parameter_server" in change or "accumulate" in change else ["job.servers=0"]

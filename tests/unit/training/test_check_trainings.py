@@ -73,7 +73,7 @@ def both(scenario, words: str) -> None:
     (['training.system={{kind="wnn", predictor="{}/gone.npz"}}', "job.pull_bound=0"], "gone.npz: cannot be read: No such file"),
     (['training.system={{kind="mp2", predictor="{}/pipe.npz"}}'], "pipe.npz: is not a predictor"),
 ])  # fmt: skip
-def test_what_is_not_there(kept: Path, more: list[str], words: str) -> None:
+def test_check_rejects_missing_or_invalid_input_paths(kept: Path, more: list[str], words: str) -> None:
     both(tiny(*(each.format(kept) for each in more)), words)
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_there(kept: Path, more: list[str], words: str) -> None:
     ("slimdp", ['training.system={kind="slimdp", alpha=0.4}'], "system alpha = 0.3 there, alpha = 0.4 here"),
     ("dense", ["training.steps=4"], "3 steps there, 4 here"),
 ])  # fmt: skip
-def test_replays_of_another_training(kept: Path, name: str, more: list[str], words: str) -> None:
+def test_check_rejects_replay_of_different_training_run(kept: Path, name: str, more: list[str], words: str) -> None:
     both(tiny(f'training.network={{replay="{kept / name}"}}', *more), words)
 
 
@@ -98,17 +98,17 @@ def test_replays_of_another_training(kept: Path, name: str, more: list[str], wor
     (["job.pull_bound={layers=[0.1, 0.2]}", 'training.compute="trace"', 'training.model="resnet20"'], "pull_bound.layers: 2 bounds for the 39 layers of trace resnet20"),
     (['job.scheduler={kind="tictac"}', 'training.system={kind="asynchronous"}', "job.pull_bound=0"], "job.scheduler: tictac holds messages back"),
 ])  # fmt: skip
-def test_what_does_not_fit_the_model(more: list[str], words: str) -> None:
+def test_check_rejects_settings_incompatible_with_model_or_system(more: list[str], words: str) -> None:
     both(tiny(*more), words)
 
 
-def test_classes_of_data_are_none_of_a_trace() -> None:
-    """What is as large as there are classes may be larger where there are more; a trace of resnet20 has ten."""
+def test_check_accepts_trace_with_different_class_count() -> None:
+    """The trace of resnet20 has ten classes; tensors sized by class count may be larger in other data."""
     check_trainings([tiny('training.compute="trace"', 'training.model="resnet20"')])
     check_trainings([tiny(f"job.push_bound={{layers={[0.1] * 15}}}")])
 
 
-def test_keys_of_a_run_are_noted() -> None:
+def test_keys_without_effect_on_training_are_noted() -> None:
     from gradwire.scenarios.validation.scenario import remarks
 
     said = " ".join(remarks(tiny('job.start="1ms"', 'job.phase="early"')))
@@ -126,14 +126,14 @@ def test_keys_of_a_run_are_noted() -> None:
     assert ["traffic has no effect on training" in each for each in said.values()] == [True, True, False]
 
 
-def test_a_model_is_told_by_its_name(kept: Path) -> None:
+def test_check_rejects_replay_with_another_model_name(kept: Path) -> None:
     asked = tiny(f'training.network={{replay="{kept / "dense"}"}}', 'training.model="resnet20"')
     with pytest.raises(GradwireError, match="model resnet8 there, resnet20 here; expected"):
         check_trainings([asked])
 
 
-def test_a_reducer_of_ones_own_is_replayed(kept: Path, tmp_path: Path) -> None:
-    """Also where its module lies somewhere else, and a default was written out; with other parameters it is another."""
+def test_run_with_user_defined_reducer_is_replayed(kept: Path, tmp_path: Path) -> None:
+    """The module may lie in another folder, and a default may be written out; other parameters are rejected."""
     again = f'training.network={{replay="{kept / "signs"}"}}'
     for each in (EXAMPLE, EXAMPLE.with_suffix(".py")):
         shutil.copy(each, tmp_path)
@@ -149,13 +149,13 @@ def test_a_reducer_of_ones_own_is_replayed(kept: Path, tmp_path: Path) -> None:
     both(signs(again, "training.reducer.ratio=0.1"), "reducer ratio = 0.05 there, ratio = 0.1 here")
 
 
-def test_what_can_be_trained_is_valid(kept: Path) -> None:
+def test_check_accepts_trainable_scenarios(kept: Path) -> None:
     for more in ([f'training.network={{replay="{kept / "dense"}"}}'], ['training.system={kind="mp2", predictor="several"}'],
                  ['training.system={kind="mp2", predictor="hold"}'], ['training.system={kind="wnn"}']):  # fmt: skip
         check_trainings([tiny(*more)])
 
 
-def test_the_command_says_it_without_torch(kept: Path) -> None:
+def test_check_command_reports_errors_without_torch(kept: Path) -> None:
     done = CliRunner().invoke(cli.app, ["check", "train-tiny", "--set", 'training.data="/nope"'])
     assert done.exit_code == 2 and "/nope: no such data folder" in " ".join(done.output.split())
     program = (
@@ -180,7 +180,7 @@ def test_the_command_says_it_without_torch(kept: Path) -> None:
     (['training.system={kind="mipd", computing=["1ms"]}', "job.jitter=0.5"], "job.jitter: 0.5 applies to a trace's times"),
     (['training.system={kind="mipd", computing=["1ms"]}', "job.compute_scale=0.0"], "job.compute_scale: 0 applies to a trace's times"),
 ])  # fmt: skip
-def test_what_cannot_be_trained(more: list[str], words: str) -> None:
+def test_check_rejects_untrainable_scenarios(more: list[str], words: str) -> None:
     both(tiny('training.network="ideal"', *more), words)
 
 
@@ -192,5 +192,5 @@ def test_what_cannot_be_trained(more: list[str], words: str) -> None:
     (['training.system={kind="mipd"}', 'job.order="layer"'], "layer holds messages back"),
     (['training.system={kind="mipd"}', 'job.exchange.server_rate="1Gbps"'], "job.exchange.server_rate"),
 ])  # fmt: skip
-def test_what_cannot_be_carried(more: list[str], words: str) -> None:
+def test_check_rejects_settings_unsupported_by_simulated_network(more: list[str], words: str) -> None:
     both(tiny(*more), words)

@@ -59,8 +59,9 @@ class Loses(Memoryless):
 
 
 @pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
-def test_where_nothing_is_lost_a_ring_has_what_servers_have(reducer) -> None:
-    """To the bit, over several steps with what is remembered; bytes are those of a ring of as many values."""
+def test_lossless_ring_equals_parameter_server(reducer) -> None:
+    """Results are bit-identical over several steps, including reducer state; bytes are those of a ring of as many
+    values."""
     servers, ring = Exchange(reducer, INFOS, 4, payload=16), Exchange(reducer, INFOS, 4, **ZERO)
     for step in range(3):
         (expected, theirs), (found, sent) = (each.step(gradients(4, step), step) for each in (servers, ring))
@@ -71,9 +72,9 @@ def test_where_nothing_is_lost_a_ring_has_what_servers_have(reducer) -> None:
     assert servers.state_dict()["states"][1][0]["values"].keys() == ring.state_dict()["states"][1][0]["values"].keys()
 
 
-def test_what_a_worker_lacks_of_the_mean_is_at_its_own_places() -> None:
-    """Of Random-k, where what worker 2 sends worker 3 in the first hop of the all-gather is lost, segment 3 of the values: who is
-    behind has no better one."""
+def test_all_gather_loss_zeroes_lost_segment_of_later_workers() -> None:
+    """Random-k loses what worker 2 sends worker 3 in the first all-gather hop, segment 3. Workers behind it have no
+    better copy."""
 
     def lost(round_: int, mask: torch.Tensor) -> None:
         mask[3, 2] = False
@@ -95,8 +96,8 @@ def test_what_a_worker_lacks_of_the_mean_is_at_its_own_places() -> None:
     assert sent.lost[2][0] > 0 == sent.lost[0][0] and torch.equal(found[0], sent.views[0][0])
 
 
-def test_a_mean_over_those_that_are_in_it() -> None:
-    """Worker 0's first packets are lost in the first hop of reduce-scatter: its values are missing from segment 0's mean."""
+def test_mean_after_reduce_scatter_loss_follows_fill_rule() -> None:
+    """Worker 0's packets are lost in the first hop of reduce-scatter: segment 0's mean lacks its values."""
 
     def lost(round_: int, mask: torch.Tensor) -> None:
         mask[0, 0] = False
@@ -116,8 +117,9 @@ def test_a_mean_over_those_that_are_in_it() -> None:
         assert not sent.views, "all have the same"
 
 
-def test_factors_that_differ_are_each_workers_own() -> None:
-    """Of PowerSGD, where workers 1 and 2 lack a part of P: they go on with another P, and everybody with the sum of all Q."""
+def test_powersgd_workers_continue_with_different_lossy_factors() -> None:
+    """Workers 1 and 2 lack a part of P: they continue with another P. Every worker continues with the sum of all
+    Q."""
 
     def lost(round_: int, mask: torch.Tensor) -> None:
         if round_ == 0:
@@ -143,8 +145,8 @@ def test_factors_that_differ_are_each_workers_own() -> None:
 
 
 @pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
-def test_trainings_go_on_and_are_replayed(reducer, tmp_path) -> None:
-    """With losses both ways, to the bit, and with what the workers' reducers remember by themselves."""
+def test_lossy_ring_run_resumes_and_replays_bit_identically(reducer, tmp_path) -> None:
+    """Losses occur in both directions, and the workers' reducers have their own state."""
     recipe = Recipe(workers=4, batch=4, steps=6, payload=64, collective="ring", pull_fill="zero", resync=4)
     make = lambda network: Trainer(resnet(), DATA, recipe, reducer, network)
     recorded = RecordingNetwork(Random(0.05, way="both"))
@@ -163,8 +165,8 @@ def test_trainings_go_on_and_are_replayed(reducer, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("reducer", EVERY, ids=NAMES)
-def test_the_simulator_carries_them(reducer) -> None:
-    """In less time than gradients take; and what is lost there on either half is lost here."""
+def test_simulated_ring_carries_reduced_gradients_with_losses(reducer) -> None:
+    """Reduced gradients take less time than dense ones; simulated losses of either half reach the trainer."""
 
     def made(reducer=None, **more):
         recipe = Recipe(workers=4, batch=4, steps=3, payload=128, collective="ring", pull_fill="zero")
@@ -181,7 +183,7 @@ def test_the_simulator_carries_them(reducer) -> None:
     assert max(each.lost for each in rows) > 0 and lossy.replicas is not None and rows[-1].apart_rms > 0
 
 
-def test_bringing_together_sends_parameters_and_not_what_is_reduced() -> None:
+def test_resync_sends_full_parameters_instead_of_reduced_values() -> None:
     exchange = Exchange(RandomK(ratio=0.25), INFOS, 4, **ZERO)
     nbytes, time_ps = lossless_all_reduce(exchange, gradients(4), 0, Ideal())
     assert (nbytes, time_ps) == (2 * 3 * 4 * 32, 0)  # of 127 values, a quarter each
@@ -191,8 +193,8 @@ def test_bringing_together_sends_parameters_and_not_what_is_reduced() -> None:
     assert rows[1].sent_bytes > 8 * rows[0].sent_bytes and rows[1].apart_max == 0
 
 
-def test_encoding_has_its_time() -> None:
-    """A nanosecond for each element, at a worker that encodes, and once for the mean that all decode at a time."""
+def test_encode_and_decode_times_are_counted() -> None:
+    """Each worker encodes at a nanosecond per element; the mean is decoded once, by all workers at a time."""
     exchange = Exchange(RandomK(ratio=0.25), INFOS, 4, encode_time=1.0, **ZERO)
     _, sent = exchange.step(gradients(4), 0)
     assert (sent.encode_ps, sent.decode_ps, sent.time_ps) == (127_000, 127_000, 254_000)
@@ -211,7 +213,7 @@ class Claims(Reducer):
         return encoded.fields[0].float()
 
 
-def test_what_does_not_add_up_is_refused() -> None:
+def test_ring_rejects_non_additive_reducers_and_stale_fills() -> None:
     for reducer in (TopK(), QSGD(), ErrorFeedback(reducer=TopK())):
         with pytest.raises(
             ValueError, match=f"cannot add up {reducer.kind}; expected .* or one whose values can be added up"
@@ -226,7 +228,7 @@ def test_what_does_not_add_up_is_refused() -> None:
         Exchange(Claims(), INFOS, 4, **ZERO).step(gradients(4), 0)
 
 
-def test_a_scenario_trains_so() -> None:
+def test_scenario_trains_powersgd_over_ring() -> None:
     more = (
         "training.steps=3", "training.samples=200", "training.size=8", "training.batch=4", "job.workers=2", "job.servers=0",
         'job.exchange={kind="ring"}', 'job.pull_fill="zero"', "job.push_bound=0.1", 'training.reducer={kind="powersgd", rank=2}',

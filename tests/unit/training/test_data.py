@@ -39,8 +39,8 @@ def folders(root: Path, **inside: str) -> None:
                 write_picture(root / split / name / f"{number}.png", (50 * "abcd".index(name), 0, 0))
 
 
-def test_test_has_the_labels_of_train(tmp_path: Path) -> None:
-    """All of test are "c", which is 1 in train, and looks like it."""
+def test_held_out_images_use_label_numbers_of_train(tmp_path: Path) -> None:
+    """All pictures of test are of class "c", which is 1 in train."""
     folders(tmp_path, train="bc", test="c")
     data = images(tmp_path, 8)
     assert data.classes == 2 and data.test[1].tolist() == [1] * 10
@@ -50,7 +50,7 @@ def test_test_has_the_labels_of_train(tmp_path: Path) -> None:
         images(tmp_path, 8)
 
 
-def test_one_class_cannot_be_learned(tmp_path: Path) -> None:
+def test_data_with_one_class_is_rejected(tmp_path: Path) -> None:
     folders(tmp_path, train="b", test="b")
     with pytest.raises(
         TraceError, match=r"there is only one class in train; expected at least two classes of pictures$"
@@ -64,7 +64,7 @@ def test_one_class_cannot_be_learned(tmp_path: Path) -> None:
         images(tmp_path, 8, limit=1)
 
 
-def test_a_limit_that_leaves_test_a_class_more(tmp_path: Path) -> None:
+def test_limit_covers_all_classes_and_rejects_classes_only_in_test(tmp_path: Path) -> None:
     folders(tmp_path, train="abc", test="abc")
     taken = images(tmp_path, 8, limit=6)
     assert taken.classes == 3 and taken.train[1].tolist() == taken.test[1].tolist() == [0, 0, 1, 1, 2, 2], (
@@ -79,8 +79,8 @@ def test_a_limit_that_leaves_test_a_class_more(tmp_path: Path) -> None:
         images(tmp_path, 8, limit=2)
 
 
-def test_classes_that_train_skips(tmp_path: Path) -> None:
-    """Numbers may have gaps: of ImageNet's, say, some."""
+def test_class_numbers_may_have_gaps(tmp_path: Path) -> None:
+    """A subset of ImageNet's classes, for example, has such numbers."""
     pictures = np.zeros((4, 8, 8, 3), dtype=np.uint8)
     write_parquet(tmp_path / "train-0.parquet", pictures, [0, 3, 3, 7])
     write_parquet(tmp_path / "test-0.parquet", pictures, [0, 3, 5, 7])
@@ -89,7 +89,7 @@ def test_classes_that_train_skips(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [-5, 0, 2.5, True])
 @pytest.mark.parametrize("source", ["synthetic", "."])
-def test_limits(limit: Any, source: str) -> None:
+def test_invalid_image_limit_is_rejected(limit: Any, source: str) -> None:
     with pytest.raises(TraceError, match=rf"images\(limit\): is {limit}.*expected a whole number from 1"):
         images(source, 8, limit=limit)
 
@@ -104,8 +104,8 @@ def test_limits(limit: Any, source: str) -> None:
         ("char-gpt", 4096, "training.size: 4096 tokens are too many for char-gpt; expected at most 256"),
     ],
 )
-def test_sizes_that_a_model_cannot_take(model: str, size: int, words: str, tmp_path: Path) -> None:
-    """Said before data is read, and nothing is left."""
+def test_sizes_outside_model_range_are_rejected(model: str, size: int, words: str, tmp_path: Path) -> None:
+    """The error comes before data is read, and no file is left."""
     with pytest.raises(ScenarioError, match=f"^{re.escape(words)}$"):
         data_of(table(model=model, size=size, data='"nowhere"'))
     settings = [word for each in (f"model={model}", f"size={size}") for word in ("--set", f"training.{each}")]
@@ -115,8 +115,8 @@ def test_sizes_that_a_model_cannot_take(model: str, size: int, words: str, tmp_p
     assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.output + done.stderr
 
 
-def test_sizes_that_it_takes_draw_nothing() -> None:
-    """Smaller ones than a model is meant for among them, where they go through it."""
+def test_size_check_consumes_no_random_numbers() -> None:
+    """Sizes below a model's usual input are accepted where they pass through it."""
     before = torch.get_rng_state()
     for model, size in (("resnet8", 4), ("googlenet", 16), ("alexnet", 63), ("char-gpt", 256), ("char-lstm", 4096)):
         assert MODELS[model].accepts_size(size), (model, size)
@@ -124,8 +124,8 @@ def test_sizes_that_it_takes_draw_nothing() -> None:
     assert not any(kind.accepts_size(kind.sizes[1] + 1) for kind in MODELS.values() if kind.task != "images")
 
 
-def test_features_are_learned_as_pictures_are() -> None:
-    """Vectors of 12 numbers, of which the first three say the class."""
+def test_feature_vectors_can_be_learned() -> None:
+    """Samples are vectors of 12 numbers; the largest of the first three is the class."""
     draws = torch.Generator().manual_seed(3)
     x = torch.randn(1200, 12, generator=draws)
     y = x[:, :3].argmax(dim=1)
@@ -152,14 +152,14 @@ X, Y = torch.randn(20, 5), torch.arange(20) % 2
     ((X, (X, Y), 2), r"Images\(train\): is Tensor of float32, \(20, 5\); expected"), (((X, Y), None, 2), r"Images\(test\): is None"),
     (((X, Y), (X, torch.tensor(1)), 2), r"Images\(test\)"), (((X, Y), (X, Y), 2.0), r"Images\(classes\)"),
 ])  # fmt: skip
-def test_data_that_does_not_fit_together(given: tuple[Any, ...], words: str) -> None:
-    """Said when it is made, and not by torch in some step, or never."""
+def test_inconsistent_data_is_rejected_at_construction(given: tuple[Any, ...], words: str) -> None:
+    """Otherwise torch would fail in a later step, or never."""
     with pytest.raises(TraceError, match=f"^{words}"):
         Images(*given, augment=False)
 
 
 @pytest.mark.parametrize("shape", [(20, 5), (20, 8, 8), (20, 3, 8, 6)])
-def test_what_is_no_picture_is_not_moved(shape: tuple[int, ...]) -> None:
+def test_augmentation_rejects_samples_that_are_not_square_images(shape: tuple[int, ...]) -> None:
     one = (torch.zeros(shape), Y)
     with pytest.raises(
         TraceError, match=r"Images\(augment\): is True with samples \(\d.*\); expected pictures .*, or augment = False"
@@ -168,8 +168,8 @@ def test_what_is_no_picture_is_not_moved(shape: tuple[int, ...]) -> None:
     assert len(Images(one, one, 2, augment=False)) == 20
 
 
-def test_samples_may_be_anything() -> None:
-    """No samples, labels of a byte, a class for each place of a sequence."""
+def test_images_accept_empty_test_sets_and_byte_or_sequence_labels() -> None:
+    """Held-out samples may be empty, labels may be bytes, and each place of a sequence may have a class."""
     Images((X, Y), (X[:0], Y[:0]), 2, augment=False)
     Images((X, Y.byte()), (X, Y), 2, augment=False)
     Images((X, Y[:, None].expand(20, 3)), (X, Y), 2, augment=False)

@@ -91,12 +91,12 @@ def trained(*settings: str):
     return trainer, rows, trainer.score()
 
 
-def test_there_is_a_case_for_every_system() -> None:
+def test_device_cases_cover_every_system() -> None:
     assert set(components("system")) <= set(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_training_on_a_second_device_has_the_bits_of_one_on_the_cpu(case: str) -> None:
+def test_training_on_second_device_equals_cpu_bit_for_bit(case: str) -> None:
     settings = CASES[case]
     expected, rows, score = trained(*settings)
     assert any(row.lost or row.lost_back for row in rows) or IDEAL in settings
@@ -118,7 +118,7 @@ STATEFUL = [
 
 
 @pytest.mark.parametrize("case", STATEFUL)
-def test_a_checkpoint_of_the_cpu_goes_on_on_another_device(case: str) -> None:
+def test_cpu_checkpoint_resumes_on_second_device(case: str) -> None:
     asked = scenario(*CASES[case])
     before = trainer_of(asked, data_of(asked.training))
     before.step(), before.step()
@@ -140,7 +140,7 @@ def named(of: object, name: str = "") -> list:
     return [each for key, value in pairs for each in named(value, f"{name}.{key}")]
 
 
-def test_the_second_device_refuses_what_cuda_refuses() -> None:
+def test_emulated_device_rejects_mixed_device_operations() -> None:
     with SecondDevice() as device:
         there, here = torch.ones(3, device=device), torch.ones(3)
         for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: there[torch.tensor([0])],
@@ -153,7 +153,7 @@ def test_the_second_device_refuses_what_cuda_refuses() -> None:
 
 
 @pytest.mark.parametrize("more", ["", "training.spread=true"])
-def test_what_the_simulator_lost_is_lost_again_on_another_device(more: str, tmp_path: Path) -> None:
+def test_simulated_losses_repeat_on_second_device(more: str, tmp_path: Path) -> None:
     asked = ["training.keep_missing=true", *([more] if more else [])]
     before = train(scenario(*asked, policy="dlcp"), tmp_path / "before")
     assert any(row["lost"] for row in before.steps)
@@ -165,9 +165,9 @@ def test_what_the_simulator_lost_is_lost_again_on_another_device(more: str, tmp_
 
 
 @pytest.mark.parametrize("policy", ["dlcp", "topk"])
-def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: str, tmp_path: Path) -> None:
-    """Two of four steps on a second device and two on the CPU: the bits, tables and losses are those of four on the
-    CPU, and the summary says which were made where."""
+def test_simulated_run_moves_from_second_device_to_cpu(policy: str, tmp_path: Path) -> None:
+    """Two of four steps run on a second device and two on the CPU. Parameters, tables and losses are those of four
+    steps on the CPU, and the summary lists which steps ran where."""
 
     def stop(share: float, words: str) -> None:
         if "step 3" in words:
@@ -188,8 +188,9 @@ def test_over_the_simulator_and_on_another_device_from_a_checkpoint_on(policy: s
     assert [(each["from_step"], each["device"]) for each in whole.summary["devices"]] == [(0, "cpu")]
 
 
-def test_steps_that_are_made_again_are_of_who_makes_them_again(tmp_path: Path) -> None:
-    """Two steps on the CPU, one on a second device that no checkpoint has behind it, and that one and the rest on the CPU."""
+def test_summary_attributes_repeated_steps_to_repeating_device(tmp_path: Path) -> None:
+    """Two steps run on the CPU and one, without a checkpoint, on a second device. The CPU repeats it and runs the
+    rest."""
 
     def stop(number: int) -> Callable[[float, str], None]:
         def hears(share: float, words: str) -> None:
@@ -210,13 +211,13 @@ def test_steps_that_are_made_again_are_of_who_makes_them_again(tmp_path: Path) -
     assert [(each["from_step"], each["device"]) for each in learned.summary["devices"]] == [(0, "cpu")]
 
 
-def test_a_training_of_another_scenario_is_still_refused(tmp_path: Path) -> None:
+def test_output_folder_of_another_scenario_is_rejected(tmp_path: Path) -> None:
     train(scenario(IDEAL), tmp_path / "one")
     with pytest.raises(Exception, match="holds a training run of another scenario"):
         train(scenario(IDEAL, "training.batch=5"), tmp_path / "one")
 
 
-def test_packets_of_what_is_on_a_device() -> None:
+def test_device_tensors_serialize_to_same_packets_as_cpu_tensors() -> None:
     values, keys = torch.arange(7.0), torch.arange(7, dtype=torch.int32)
     expected = Encoded((values, keys), (torch.tensor([3.0]),)).to_packets(28)
     with SecondDevice() as device:
@@ -231,8 +232,8 @@ def test_packets_of_what_is_on_a_device() -> None:
         assert pushed.magnitudes(0, 0).tolist() == pytest.approx([1.0, 4.0, 6.0])
 
 
-def test_data_of_a_user_may_stay_on_the_cpu() -> None:
-    """Batches, and what is scored, are moved to the model."""
+def test_batches_of_cpu_data_move_to_model_device() -> None:
+    """Training batches and evaluated samples are moved to the model."""
     data, recipe = images("synthetic", 8, limit=200), Recipe(workers=2, batch=4, steps=2)
     expected = Trainer(plain(), data, recipe, network=Random(0.3))
     rows = [expected.step() for _ in range(2)]
@@ -245,7 +246,7 @@ def test_data_of_a_user_may_stay_on_the_cpu() -> None:
     assert same(other.model, ours.model)
 
 
-def test_the_stopwatch_waits_for_a_device_only_if_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopwatch_synchronizes_gpu_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[object] = []
     monkeypatch.setattr("torch.cuda.synchronize", waited.append)
     cpu, cuda = torch.device("cpu"), torch.device("cuda:1")
@@ -253,7 +254,7 @@ def test_the_stopwatch_waits_for_a_device_only_if_it_is_told_to(monkeypatch: pyt
     assert Stopwatch(cuda, waits=True)() > 0 and waited == [cuda]
 
 
-def test_measured_encoding_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_encode_time_synchronizes_device(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[object] = []
     with SecondDevice():
         monkeypatch.setattr("torch.cuda.synchronize", waited.append)
@@ -267,7 +268,7 @@ def test_measured_encoding_waits_for_the_device(monkeypatch: pytest.MonkeyPatch)
             assert len(waited) == (times - 2) // 4 * tensors + 2 if times else not waited
 
 
-def test_repeatable_is_only_asked_of_a_gpu_and_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_mode_applies_only_to_gpu_and_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     with deterministic(torch.device("cpu")):
@@ -281,7 +282,7 @@ def test_repeatable_is_only_asked_of_a_gpu_and_only_inside(monkeypatch: pytest.M
     monkeypatch.delenv(WORKSPACE)
 
 
-def test_what_does_not_repeat_is_named_and_other_warnings_are_heard() -> None:
+def test_nondeterministic_operations_are_listed_and_other_warnings_pass() -> None:
     pool, places = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
     with (
         pytest.warns(UserWarning, match="something else") as heard,
@@ -298,7 +299,7 @@ def test_what_does_not_repeat_is_named_and_other_warnings_are_heard() -> None:
     assert len(heard) == 1
 
 
-def test_moved_keeps_what_is_no_tensor() -> None:
+def test_to_device_leaves_non_tensors_unchanged() -> None:
     one = {"a": [torch.ones(2), 3, None], 1: ("x", torch.zeros(1))}
     with SecondDevice() as device:
         found = to_device(one, device)
@@ -317,7 +318,7 @@ def test_moved_keeps_what_is_no_tensor() -> None:
     ["reproduce", "reducers", "--device", "cuda", "--pictures", "synthetic", "--out", "here"],
     ["reproduce", "reducers", "--device", "cuda", "--list", "--out", "here"],
 ])  # fmt: skip
-def test_a_device_that_is_not_there_is_one_message(command: list[str]) -> None:
+def test_missing_device_gives_one_error_message(command: list[str]) -> None:
     found = CliRunner().invoke(cli.app, command)
     assert found.exit_code == 2 and "Traceback" not in found.output
     words = "".join(found.output.replace("│", "").split())
@@ -329,21 +330,21 @@ def test_a_device_that_is_not_there_is_one_message(command: list[str]) -> None:
     assert not any(Path("here").rglob("*.toml"))
 
 
-def test_a_device_of_no_such_name_and_one_for_what_only_simulates() -> None:
+def test_unknown_device_and_device_for_simulation_are_rejected() -> None:
     with pytest.raises(ScenarioError, match=r"(?s)device.*is not a compute device.*mps"):
         scenario('training.device="mps"')
     found = CliRunner().invoke(cli.app, ["reproduce", "schedulers", "--device", "cuda", "--out", "here"])
     assert found.exit_code == 2 and "only simulates" in found.output and not Path("here").exists()
 
 
-def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_is_cpu_without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     learned = train(scenario(IDEAL, 'training.device="auto"'))
     assert [each["device"] for each in learned.summary["devices"]] == ["cpu"]
 
 
-def test_a_reproduction_on_another_device_is_another_training() -> None:
-    """What is kept of the CPU has the key that it always had; the command and the page say the device."""
+def test_reproduction_run_keys_depend_on_device() -> None:
+    """Runs on the CPU have the same key with and without an explicit device; runs on CUDA have another one."""
     from gradwire.studies.reproduce import claims_of
     from gradwire.studies.reproduce.run_plan import runs_of_claim
 
@@ -355,7 +356,7 @@ def test_a_reproduction_on_another_device_is_another_training() -> None:
     assert {run.scenario.training.device for run in cuda} == {"cuda"}
 
 
-def test_the_command_says_on_what_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_command_reports_compute_device(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [word for each in [*SHORT, IDEAL] for word in ("--set", each)]
     line = ["train", "train-tiny", "--policy", "dctcp", *sets, "--json"]
     with SecondDevice():
@@ -372,8 +373,8 @@ def test_the_command_says_on_what_it_computed(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("case", CASES)
-def test_on_a_gpu_it_repeats_and_is_near_the_cpu(case: str) -> None:
-    """The same seeds give the same bits there, and of what draws nothing the first step has the CPU's loss."""
+def test_gpu_training_is_repeatable_and_close_to_cpu(case: str) -> None:
+    """Equal seeds give equal bits on the GPU; the first step's loss is close to the CPU's."""
     settings = [*CASES[case], 'training.device="cuda"']
     with deterministic(torch.device("cuda")) as unlike:
         (one, rows, score), (other, again, judged) = trained(*settings), trained(*settings)
@@ -387,9 +388,7 @@ def test_on_a_gpu_it_repeats_and_is_near_the_cpu(case: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_on_a_gpu_over_the_simulator_and_back(tmp_path: Path) -> None:
-    """Trained on a GPU, gone on with on the CPU."""
-
+def test_simulated_run_moves_from_gpu_to_cpu(tmp_path: Path) -> None:
     def stop(share: float, words: str) -> None:
         if "step 3" in words:
             raise KeyboardInterrupt

@@ -63,7 +63,7 @@ def stop(share: float, words: str) -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("file", ["largest_signs.py", "shared_by_signs.py"])
-def test_an_edited_module_is_refused(beside: Path, tmp_path: Path, finished: bool, file: str) -> None:
+def test_resume_rejects_edited_module(beside: Path, tmp_path: Path, finished: bool, file: str) -> None:
     out = tmp_path / "out"
     if finished:
         train(scenario(beside), out)
@@ -87,7 +87,7 @@ def test_an_edited_module_is_refused(beside: Path, tmp_path: Path, finished: boo
     assert train(scenario(beside), out).summary["steps_done"] == 4
 
 
-def test_the_summary_says_what_was_read(beside: Path, tmp_path: Path) -> None:
+def test_summary_records_input_digests(beside: Path, tmp_path: Path) -> None:
     asked = scenario(beside)
     assert train(asked, tmp_path / "out").summary["inputs"] == input_digests(asked)
     assert set(input_digests(asked)) == {"training.reducer", "training.reducer: shared_by_signs.py"}
@@ -99,8 +99,8 @@ def test_the_summary_says_what_was_read(beside: Path, tmp_path: Path) -> None:
     assert train(asked, tmp_path / "out").summary["steps_done"] == 4
 
 
-def test_a_table_is_an_input_too(tmp_path: Path) -> None:
-    """A topology of one's own; the command says it in one line."""
+def test_resume_rejects_edited_topology_file(tmp_path: Path) -> None:
+    """A user-defined topology is an input; the command reports its change in one line."""
     file = tmp_path / "mine.edges"
     first = "".join(f"h{host} s0\n" for host in range(9))
     file.write_text(first)
@@ -127,8 +127,8 @@ def test_a_table_is_an_input_too(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "was made with another mine.edges (topology.file)" in " ".join(done.output.split())
 
 
-def test_data_and_predictors_are_inputs(tmp_path: Path) -> None:
-    """A text of one's own, and a predictor's file; what is handed over is not looked for in files, and bundled ones have no place."""
+def test_resume_rejects_edited_data_and_predictor_files(tmp_path: Path) -> None:
+    """A user's text and predictor file are inputs; data passed in memory and bundled predictors are not."""
     text, predictor = tmp_path / "words.txt", tmp_path / "mine.npz"
     text.write_text("a text of some words, " * 400)
     predictor.write_bytes(predictor_path("wnn", "bundled").read_bytes())
@@ -169,7 +169,7 @@ def test_data_and_predictors_are_inputs(tmp_path: Path) -> None:
     assert train(asked(system), tmp_path / "out").summary["steps_done"] == 2
 
 
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_input_digests_distinguish_files_of_equal_name(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "words.txt").write_text(f"{folder} text of some words")

@@ -75,7 +75,7 @@ def _trained(tables: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("key", CASES)
-def test_a_key_whose_need_is_not_met_changes_no_training_and_is_named(key: str) -> None:
+def test_key_with_unmet_prerequisite_is_noted_and_has_no_effect(key: str) -> None:
     place, value, unmet, _ = CASES[key]
     with_it = _with(unmet, {place: value})
     where = place.replace(".0.", "[0].").removesuffix(".rate").removesuffix(".ecn_threshold")
@@ -85,7 +85,7 @@ def test_a_key_whose_need_is_not_met_changes_no_training_and_is_named(key: str) 
 
 
 @pytest.mark.parametrize("key", [key for key, case in CASES.items() if case[3] is not None])
-def test_a_key_whose_need_is_met_changes_a_training_and_is_not_named(key: str) -> None:
+def test_key_with_met_prerequisite_changes_training_without_note(key: str) -> None:
     place, value, _, met = CASES[key]
     assert met is not None
     with_it = _with(met, {place: value})

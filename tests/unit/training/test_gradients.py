@@ -79,8 +79,8 @@ def made(kind: str):
 
 @pytest.mark.parametrize("kind", ["resnet", "shifting norms", "norms without scale", "text", "padding", "padded"])
 @pytest.mark.parametrize("workers", [2, 3, 12])
-def test_together_as_in_turn(kind: str, workers: int) -> None:
-    """To rounding in float64, batch statistics of each worker included."""
+def test_joint_gradients_equal_sequential_gradients(kind: str, workers: int) -> None:
+    """They agree to rounding in float64, with batch statistics of each worker."""
     if kind in ("resnet", "shifting norms") and workers == 12:
         pytest.skip("a batch norm over one sample")
     model, loss, inputs, targets = made(kind)
@@ -95,8 +95,8 @@ def test_together_as_in_turn(kind: str, workers: int) -> None:
     assert any(not torch.allclose(a, b) for a, b in zip(got[1][0], got[1][1], strict=True)), "workers differ"
 
 
-def test_nothing_of_it_stays() -> None:
-    """The model is afterwards what it was: forward functions, and no gradients."""
+def test_joint_gradients_leave_model_unchanged_except_statistics() -> None:
+    """Parameters and forward functions stay, and no gradients remain; running statistics move."""
     model, loss, inputs, targets = made("resnet")
     model.eval()
     before = model(*inputs)
@@ -129,9 +129,9 @@ def test_running_statistics_are_the_mean_of_the_workers() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_in_turn_leaves_what_all_at_once_leaves(momentum: float | None) -> None:
-    """Running statistics and their counts, of a norm that is used twice, too; what is the same for all workers stays as it is, and a
-    norm that does not learn is left alone."""
+def test_sequential_and_joint_gradients_leave_equal_statistics(momentum: float | None) -> None:
+    """Running statistics and their counts agree, also for a norm that is applied twice. Constant buffers and frozen
+    norms stay as they are."""
 
     class Norms(nn.Module):
         def __init__(self) -> None:
@@ -159,8 +159,9 @@ def test_in_turn_leaves_what_all_at_once_leaves(momentum: float | None) -> None:
     assert torch.equal(twin.third, torch.full((5,), 1 / 3))
 
 
-def test_on_a_processor_workers_with_enough_samples_go_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the same, statistics included; with fewer samples all at once, but for the first step that compares."""
+def test_cpu_computes_large_batches_one_worker_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients and statistics are equal either way. Small batches run jointly after the first step, which
+    compares."""
     from gradwire.traces.models import find_model
     from gradwire.training.backward import worker_gradients as module
 
@@ -194,7 +195,7 @@ def test_on_a_processor_workers_with_enough_samples_go_in_turn(monkeypatch: pyte
         assert turns == expected
 
 
-def test_a_layer_that_is_used_twice_adds_up() -> None:
+def test_gradients_of_reused_layer_are_summed() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -222,7 +223,7 @@ class Placed(nn.Module):
 
 
 @pytest.mark.parametrize("length", [7, 12], ids=["does not come apart", "comes apart wrongly"])
-def test_what_does_not_come_apart_goes_in_turn(length: int) -> None:
+def test_inseparable_model_falls_back_to_sequential_gradients(length: int) -> None:
     model = Placed().double()
     inputs, targets = (torch.randint(30, (12, length)),), torch.randint(30, (12, length))
     expected = sequential_gradients(model, of_text, inputs, targets, 4)
@@ -234,8 +235,8 @@ def test_what_does_not_come_apart_goes_in_turn(length: int) -> None:
             assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_the_first_step_counts_once() -> None:
-    """Done both ways, it leaves running statistics as one way does."""
+def test_first_step_updates_running_statistics_once() -> None:
+    """The first step computes gradients both ways, but leaves running statistics as one way does."""
     model, loss, inputs, targets = made("resnet")
     other, *_ = made("resnet")
     JointGradients(other, 3)(loss, inputs, targets)
@@ -243,7 +244,7 @@ def test_the_first_step_counts_once() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), other.buffers(), strict=True))
 
 
-def test_models_with_other_parameters_go_in_turn() -> None:
+def test_model_with_unsupported_layers_uses_sequential_gradients() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Bilinear(4, 4, 2)) if False else nn.LSTM(4, 4)
     assert "weight_ih_l0" in JointGradients(model, 2).missing
 
@@ -261,9 +262,9 @@ def test_models_with_other_parameters_go_in_turn() -> None:
     assert gradients[0][-1].abs().sum() == 0, "what is not used has a gradient of zero"
 
 
-def test_a_batch_norm_over_one_value_is_named() -> None:
-    """One sample of a worker that has become one pixel: the layer, its input and the way out; with two samples it is fine. Other
-    mistakes stay what they are."""
+def test_batch_norm_over_one_value_raises_named_error() -> None:
+    """The error names the layer, its input and a remedy; two samples per worker are enough. Other errors pass
+    unchanged."""
     model = nn.Sequential(nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 10))
 
     def odd(model, inputs, targets):
@@ -292,8 +293,8 @@ def off(by: float, also_in_float64: bool):
 @pytest.mark.parametrize(
     ("also_in_float64", "way"), [(False, "all workers at once"), (True, "one worker after the other")]
 )
-def test_what_rounding_makes_of_gradients_decides_nothing(also_in_float64: bool, way: str) -> None:
-    """Where both ways differ in float32, it is float64 that says whether they are the same; and no parameter moves."""
+def test_float64_decides_whether_joint_and_sequential_gradients_agree(also_in_float64: bool, way: str) -> None:
+    """If both ways differ in float32, a comparison in float64 decides; no parameter moves."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
     before = copy.deepcopy(model.state_dict())
@@ -310,8 +311,8 @@ def test_what_rounding_makes_of_gradients_decides_nothing(also_in_float64: bool,
     )
 
 
-def test_on_a_gpu_it_is_said_why_gradients_are_slow() -> None:
-    """Nobody should wait ten times as long without having heard of it."""
+def test_gpu_warns_about_slow_sequential_gradients_with_reason() -> None:
+    """The warning says that a GPU takes ten times as long."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     for each, loss, why in (
         (model, off(0.01, True), "computed all at once they differ"), (nn.LSTM(4, 4), of_images, "weight_ih_l0 belongs to an unsupported layer"),
@@ -333,8 +334,8 @@ def test_on_a_gpu_it_is_said_why_gradients_are_slow() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["resnet8", "resnet20-v2", "vgg11-quarter", "char-gpt"])
-def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
-    """Other samples each time, gradients and running statistics, and parameters that have moved."""
+def test_cuda_graph_replay_equals_eager_gradients_bit_for_bit(name: str) -> None:
+    """Each replay has other samples and moved parameters; gradients and running statistics agree."""
     from gradwire.traces.models import find_model
     from gradwire.training.backward.worker_gradients import RecordedGraph
     from gradwire.training.devices import deterministic
@@ -365,8 +366,8 @@ def test_what_is_replayed_has_the_bits_of_what_was_recorded(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> None:
-    """With no momentum a batch norm counts steps in Python, which a recording would not."""
+def test_recorded_gradients_equal_eager_ones_or_fall_back(momentum: float | None) -> None:
+    """Without momentum a batch norm counts steps in Python, which a recording would not."""
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=momentum), nn.Flatten(), nn.Linear(144, 3)
     ).cuda()
@@ -390,8 +391,8 @@ def test_what_cannot_be_recorded_goes_on_as_it_was(momentum: float | None) -> No
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["resnet8", "resnet20", "resnet20-v2", "vgg11-quarter"])
-def test_models_of_the_library_are_replayed(name: str, precision: str) -> None:
-    """With as many samples as it is done for, of which libraries choose algorithms; and nothing is said against it."""
+def test_bundled_models_are_replayed_as_cuda_graphs(name: str, precision: str) -> None:
+    """Batches have the size that replay is meant for, and no reason against it is reported."""
     from gradwire.traces.models import find_model
     from gradwire.training.devices import deterministic
     from gradwire.training.precision import in_precision

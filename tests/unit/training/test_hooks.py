@@ -161,9 +161,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REDUCERS)
-def test_two_processes_are_two_workers(found: list[dict], name: str) -> None:
-    """Parameters after four steps: the same in both, and those of the trainer, which reduces tensor by tensor as well. fp16 is
-    added up in 16 bits."""
+def test_ddp_hooks_in_two_processes_equal_trainer_with_two_workers(found: list[dict], name: str) -> None:
+    """Parameters after four steps are the same in both processes and in the trainer. The trainer reduces tensor by
+    tensor as well; fp16 is added up in 16 bits."""
     trainer = Trainer(model(), images("synthetic", 8, limit=400), RECIPE, REDUCERS[name])
     sent = [trainer.step().sent_bytes for _ in range(STEPS)]
     one, other = (each[name] for each in found)
@@ -178,19 +178,19 @@ def test_two_processes_are_two_workers(found: list[dict], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_reducers_of_ones_own_are_looked_at(found: list[dict], name: str) -> None:
-    """In words, where DDP asks them, on every process."""
+def test_faulty_user_defined_reducers_are_reported_in_ddp_hooks(found: list[dict], name: str) -> None:
+    """Every process raises an error that names the reducer's method."""
     for each in found:
         assert re.search(STRANGE[name][1], each[name]), each.get(name)
 
 
-def test_reducers_differ(found: list[dict]) -> None:
+def test_reducers_lead_to_different_parameters(found: list[dict]) -> None:
     ends = [found[0][name][0][2] for name in REDUCERS]
     assert all(not torch.equal(a, b) for at, a in enumerate(ends) for b in ends[:at])
 
 
-def test_encodings_in_one_piece() -> None:
-    """Of different lengths, one after the other, and nothing in between."""
+def test_encodings_are_packed_and_unpacked_as_one_buffer() -> None:
+    """Encodings of different lengths follow each other without gaps."""
     from gradwire.training.exchange.ddp_hooks import _in_one_piece, _layout_of, _size, _unpack
 
     mine = [

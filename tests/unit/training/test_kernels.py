@@ -41,7 +41,7 @@ def seeded() -> None:
     ("workers", "samples", "channels", "side"),
     [(2, 3, 16, 9), (3, 2, 5, 8), (2, 4, 64, 4), (2, 3, 80, 5), (1, 2, 3, 40)],
 )
-def test_a_batch_norm_of_each_worker_is_that_of_torch(workers: int, samples: int, channels: int, side: int) -> None:
+def test_batch_norm_kernel_per_worker_matches_torch(workers: int, samples: int, channels: int, side: int) -> None:
     x = pictures(workers * samples, channels, side, side) * 2 + 3
     dy = pictures(*x.shape)
     weight, bias = torch.rand(channels, device=DEVICE) + 0.5, torch.randn(channels, device=DEVICE)
@@ -70,8 +70,8 @@ def test_a_batch_norm_of_each_worker_is_that_of_torch(workers: int, samples: int
 
 
 @pytest.mark.parametrize("scales", [True, False])
-def test_a_layer_goes_to_them_and_comes_back(scales: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With and without a scale: what the layer puts out, gradients by worker and running statistics are the library's."""
+def test_batch_norm_layer_with_kernels_matches_library(scales: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, gradients by worker and running statistics agree, with and without a scale."""
     from gradwire.training.backward import sliced_layers
 
     norm = torch.nn.BatchNorm2d(8, momentum=0.25).to(DEVICE)
@@ -98,8 +98,9 @@ def test_a_layer_goes_to_them_and_comes_back(scales: bool, monkeypatch: pytest.M
     assert all(far(one, other) < ROUNDING for one, other in zip(kernels_, library, strict=True))
 
 
-def test_a_batch_norm_far_from_zero_keeps_its_digits() -> None:
-    """Sums are of differences from a value of the channel: a mean a thousand deviations from zero costs nothing."""
+def test_batch_norm_kernel_is_precise_for_large_means() -> None:
+    """Sums are of differences from a value of the channel. A mean a thousand deviations from zero costs no
+    precision."""
     x = (torch.randn(4, 8, 16, 16, device=DEVICE) + 1000).to(memory_format=torch.channels_last)
     heard = {}
     triton_kernels.BatchNormPerWorker.apply(
@@ -118,7 +119,7 @@ def test_a_batch_norm_far_from_zero_keeps_its_digits() -> None:
     (2, 3, 3, 16, 8, 3, 1), (2, 2, 16, 16, 9, 3, 1), (3, 2, 16, 32, 8, 3, 2), (2, 2, 16, 24, 8, 1, 2), (1, 40, 16, 16, 16, 3, 1),
     (2, 2, 64, 64, 8, 3, 1),
 ])  # fmt: skip
-def test_gradients_of_weights_by_worker(
+def test_weight_gradient_kernel_per_worker_matches_torch(
     workers: int, samples: int, inputs: int, outputs: int, pixels: int, side: int, stride: int
 ) -> None:
     x = pictures(workers * samples, inputs, pixels, pixels, dtype=MULTIPLIED)
@@ -134,7 +135,7 @@ def test_gradients_of_weights_by_worker(
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "side"), [(3, 16, 3), (16, 16, 3), (16, 8, 1), (5, 7, 3)])
-def test_a_convolution_of_few_channels_and_its_way_back(inputs: int, outputs: int, side: int) -> None:
+def test_convolution_kernel_matches_torch_forward_and_backward(inputs: int, outputs: int, side: int) -> None:
     x = pictures(3, inputs, 9, 9, dtype=MULTIPLIED)
     weight = torch.randn(outputs, inputs, side, side, device=DEVICE).to(MULTIPLIED)
     theirs = x.float().requires_grad_()
@@ -145,8 +146,7 @@ def test_a_convolution_of_few_channels_and_its_way_back(inputs: int, outputs: in
     assert far(triton_kernels.convolve(dy, triton_kernels.transposed_weights(weight)), theirs.grad) < ROUNDING
 
 
-def test_they_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Triton cannot compile is not used, and said."""
+def test_kernels_that_fail_to_compile_are_disabled_with_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     from gradwire.training.backward import sliced_layers
 
     triton_kernels.try_out(DEVICE)
@@ -161,9 +161,7 @@ def test_they_are_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not GPU, reason="no CUDA device")
 @pytest.mark.parametrize("name", ["resnet20", "resnet20-v2", "vgg11-quarter"])
-def test_a_model_with_them_is_as_near_float32_as_without_and_repeats(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_with_kernels_is_repeatable_and_close_to_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradwire.traces.models import find_model
     from gradwire.training.backward import sliced_layers
     from gradwire.training.backward.worker_gradients import JointGradients, sequential_gradients

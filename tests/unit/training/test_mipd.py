@@ -66,7 +66,7 @@ def line(
 @pytest.mark.parametrize("bits", [1, 3, 4, 8])
 @pytest.mark.parametrize("distribution", [GAUSSIAN, LAPLACE])
 def test_bins_are_equally_likely_and_decode_to_their_means(distribution: int, bits: int) -> None:
-    """Against a million draws of the distribution itself."""
+    """The reference is a million draws of the distribution itself."""
     generator = torch.Generator().manual_seed(1)
     draws = torch.randn(1_000_000, generator=generator)
     if distribution == LAPLACE:
@@ -81,7 +81,7 @@ def test_bins_are_equally_likely_and_decode_to_their_means(distribution: int, bi
     assert float(means.mean()) == pytest.approx(0, abs=1e-6)
 
 
-def test_a_bit_by_hand() -> None:
+def test_one_bit_quantisation_matches_hand_computation() -> None:
     """Halves of a Gaussian have the means +-sqrt(2/pi), those of a Laplace distribution +-1."""
     assert bins(GAUSSIAN, 1)[1].tolist() == pytest.approx([-math.sqrt(2 / math.pi), math.sqrt(2 / math.pi)])
     assert bins(LAPLACE, 1)[1].tolist() == pytest.approx([-1, 1])
@@ -97,7 +97,7 @@ def test_a_bit_by_hand() -> None:
     assert dequantise(quantise(values, 1), 1, 4).tolist() == pytest.approx([3 - far, 3 - far, 3 - far, 3 + far])
 
 
-def test_the_better_fit_is_taken() -> None:
+def test_distribution_with_better_fit_is_chosen() -> None:
     generator = torch.Generator().manual_seed(3)
     gaussian = torch.randn(5000, generator=generator) * 2 + 1
     shares = torch.rand(5000, generator=generator) - 0.5
@@ -118,19 +118,19 @@ def test_codes_are_packed_without_gaps(bits: int, count: int, seed: int) -> None
     assert encoded.nbytes(100) == sum(map(len, encoded.to_packets(100))) == bits * len(units) + 9 * encoded.packets(100)
 
 
-def test_packed_by_hand() -> None:
-    """Codes 1, 2, 3 of 3 bits: 011 010 001 from the right, 0b11010001 and nothing."""
+def test_packed_codes_match_hand_computation() -> None:
+    """Codes 1, 2, 3 of 3 bits are 011 010 001 from the right: 0b11010001 and two zero bytes."""
     assert packed(torch.tensor([1, 2, 3]), 3).tolist() == [[0b11010001, 0, 0]]
 
 
-def test_values_that_are_all_alike() -> None:
+def test_equal_values_are_quantised_exactly() -> None:
     assert dequantise(quantise(torch.full((5,), 3.0), 4), 4, 5).tolist() == [3] * 5
     assert dequantise(quantise(torch.zeros(3), 2), 2, 3).tolist() == [0] * 3
 
 
 @given(numel=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 99))
 @budget(0.4)
-def test_keys_are_bits_or_indices(numel: int, share: float, seed: int) -> None:
+def test_positions_are_encoded_as_bitmap_or_indices(numel: int, share: float, seed: int) -> None:
     places = (torch.rand(numel, generator=torch.Generator().manual_seed(seed)) < share).nonzero().view(-1)
     encoded = encode_positions(places, numel)
     (units,) = encoded.fields
@@ -142,7 +142,7 @@ def test_keys_are_bits_or_indices(numel: int, share: float, seed: int) -> None:
 # what is sent
 
 
-def test_significance_by_hand() -> None:
+def test_significance_rules_match_hand_computation() -> None:
     w, g = torch.tensor([2.0, -1.0]), torch.tensor([-3.0, 4.0])
     assert [SIGNIFICANCE[name](w, g).tolist() for name in ("taylor", "fisher", "magnitude")] == [
         [6, 4],
@@ -151,9 +151,9 @@ def test_significance_by_hand() -> None:
     ]
 
 
-def test_ratios_by_hand() -> None:
-    """Sums 16, 4, 1 of three layers of 100: to the power of 1/2 they are as 4 to 2 to 1; the first meets the ceiling of 1/2,
-    the last the floor of 1/10; then the second has what is left of 30 %."""
+def test_layer_ratios_match_hand_computation() -> None:
+    """Three layers of 100 have the sums 16, 4, 1; their square roots are as 4 to 2 to 1. With limits, the first
+    meets the ceiling, the last the floor, and the second has what is left of 30 %."""
     assert ratios_of([16, 4, 1], [100] * 3, 0.3, 0.5, 0.0, 1.0) == pytest.approx([0.9 * 4 / 7, 0.9 * 2 / 7, 0.9 / 7])
     assert ratios_of([16, 4, 1], [100] * 3, 0.3, 0.5, 0.15, 0.5) == pytest.approx([0.5, 0.25, 0.15])
     assert ratios_of([16, 4, 1], [100, 200, 300], 0.3, 0.0, 0.0, 1.0) == pytest.approx([0.3] * 3)
@@ -161,9 +161,9 @@ def test_ratios_by_hand() -> None:
     assert ratios_of([5, 0], [10, 10], 0.9, 0.5, 0.1, 1.0) == pytest.approx([1.0, 0.1]), "as much as the floor allows"
 
 
-def test_what_matters_is_sent_and_stays_until_it_is_looked_at_again() -> None:
-    """w = (1, 10, 1, 0), g = (3, 1, 2, 9): |w g| = (3, 10, 2, 0): the second and the first of four; by |g| the last and the
-    first."""
+def test_significant_positions_are_sent_until_next_refresh() -> None:
+    """w = (1, 10, 1, 0), g = (3, 1, 2, 9), |w g| = (3, 10, 2, 0). By |w g| the first two of four are sent, by |g|
+    the last and the first."""
     for rule, places in (("taylor", [0, 1]), ("magnitude", [0, 3]), ("fisher", [0, 3])):
         rules = MIPD(ratio=0.5, bits=0, significance=rule, refresh=3, compensate=False, update="all")
         trainer = line(rules, [3.0, 1.0, 2.0, 9.0], start=[1.0, 10.0, 1.0, 0.0], rate=0.001)
@@ -176,8 +176,9 @@ def test_what_matters_is_sent_and_stays_until_it_is_looked_at_again() -> None:
         assert moved.nonzero().view(-1).tolist() == places
 
 
-def test_small_tensors_go_in_full_and_everything_at_first() -> None:
-    """Of plain(): 216 and 2880 weights, 8 and 10 biases. For two turns all; then 2880 are large, and 216 are not."""
+def test_small_tensors_and_warmup_turns_are_sent_in_full() -> None:
+    """plain() has 216 and 2880 weights, 8 and 10 biases. Two turns send all of them; then only the 2880 are
+    reduced."""
     recipe = Recipe(workers=1, batch=8, steps=6)
     trainer = MipdTrainer(plain(), DATA, recipe, MIPD(ratio=0.1, small=216, warmup=2, refresh=2, floor=0.0))
     seen = []
@@ -188,8 +189,8 @@ def test_small_tensors_go_in_full_and_everything_at_first() -> None:
 
 
 @pytest.mark.parametrize(("warmup", "refresh"), [(1, 20), (5, 3), (3, 3), (0, 4), (7, 2)])
-def test_everything_is_sent_for_as_many_turns_as_said(warmup: int, refresh: int) -> None:
-    """Whenever significance is worked out anew; a new choice is told with its places."""
+def test_warmup_turns_send_all_elements(warmup: int, refresh: int) -> None:
+    """The warmup does not depend on the refresh period; each new choice is sent with its positions."""
     rules = MIPD(ratio=0.1, warmup=warmup, refresh=refresh, floor=0.0)
     trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=9), rules)
     seen, told, encode = [], [], trainer.encode
@@ -207,7 +208,7 @@ def test_everything_is_sent_for_as_many_turns_as_said(warmup: int, refresh: int)
     assert told == [turn % refresh == 0 or turn == warmup for turn in range(9)]
 
 
-def test_old_significance_fades() -> None:
+def test_significance_decays_over_turns() -> None:
     rules = MIPD(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0)
     trainer = line(rules, [4.0, 0.0], rate=0.0001)
     trainer.step()
@@ -221,9 +222,9 @@ def test_old_significance_fades() -> None:
 # the server
 
 
-def test_dropped_gradients_are_stood_in_for_by_hand() -> None:
-    """One worker, a = 1/2, everything updated. Element 0 has the gradient 8 in the first push and is dropped then:
-    smoothed 4, then 4 stands in for it, fades to 2, and so on: moved by 8, 4, 2, 1."""
+def test_dropped_gradients_are_replaced_by_smoothed_ones() -> None:
+    """One worker with smoothing 1/2 updates every element. Element 0 has the gradient 8 in the first push and is
+    dropped then. Its smoothed gradient 4 stands in for it and halves in each turn: it moves by 8, 4, 2, 1."""
     rules = MIPD(ratio=0.5, bits=0, smoothing=0.5, significance="magnitude", refresh=100, update="all", floor=0.0)
     trainer = line(rules, [8.0, 0.0])
     trainer.step()
@@ -236,9 +237,9 @@ def test_dropped_gradients_are_stood_in_for_by_hand() -> None:
     assert seen == [-8, -12, -14, -15]
 
 
-def test_halves_by_hand() -> None:
-    """Four elements in two blocks, gradients (1 2 3 4), one worker: the first half is updated in its first turn; the second in
-    the second, of both gradients; and what is pulled is that half."""
+def test_alternating_halves_match_hand_computation() -> None:
+    """Four elements in two blocks have the gradients (1 2 3 4) of one worker. The first turn updates the first
+    half, the second turn the other half, with both gradients; the worker pulls that half."""
     rules = MIPD(ratio=1.0, bits=0, block=2, compensate=False, refresh=100)
     trainer = line(rules, [1.0, 2.0, 3.0, 4.0])
     expected = [[-1, -2, 0, 0], [-1, -2, -6, -8], [-3, -6, -6, -8], [-3, -6, -12, -16]]
@@ -248,7 +249,7 @@ def test_halves_by_hand() -> None:
         assert row.pulled_bytes == 8
 
 
-def test_the_half_that_matters_has_more_turns_with_a_longer_rotation() -> None:
+def test_longer_rotation_updates_one_half_more_often() -> None:
     rules = MIPD(ratio=1.0, bits=0, block=1, rotation=3, compensate=False, refresh=100)
     trainer = line(rules, [1.0, 1.0])
     seen = []
@@ -258,8 +259,8 @@ def test_the_half_that_matters_has_more_turns_with_a_longer_rotation() -> None:
     assert seen == [[-1, 0], [-2, 0], [-2, -3], [-4, -3], [-5, -3], [-5, -6]]
 
 
-def test_workers_pull_what_their_push_updated_only() -> None:
-    """Two alike workers, whose halves alternate against each other."""
+def test_workers_pull_only_the_half_their_push_updated() -> None:
+    """Two equal workers update opposite halves in alternation."""
     rules = MIPD(ratio=1.0, bits=0, block=1, compensate=False, refresh=100)
     trainer = line(rules, [1.0, 1.0], [1.0, 1.0], rate=2.0)
     trainer.step()
@@ -267,9 +268,9 @@ def test_workers_pull_what_their_push_updated_only() -> None:
     assert [row[0].tolist() for row in trainer.copies.values] == [[-1, 0], [0, -2]]
 
 
-def test_halves_are_chosen_by_what_matters() -> None:
-    """Gradients 1 in the first half and 5 in the second: after 3 turns the second is the one that matters; the worker is told
-    in a byte of bits, once."""
+def test_halves_are_chosen_by_significance() -> None:
+    """Gradients are 1 in the first half and 5 in the second. After 3 turns the second is the significant one; the
+    worker receives that in a byte of bits, once."""
     rules = MIPD(ratio=1.0, bits=0, block=2, significance="magnitude", refresh=3)
     trainer = line(rules, [1.0, 1.0, 5.0, 5.0])
     rows = [trainer.step() for _ in range(5)]
@@ -277,8 +278,8 @@ def test_halves_are_chosen_by_what_matters() -> None:
     assert [row.pulled_bytes for row in rows] == [8, 8, 8, 9, 8]
 
 
-def test_nothing_that_arrives_is_lost() -> None:
-    """Parameters and what waits for its half are the sum of all that was sent, quantised or not."""
+def test_updates_conserve_all_received_gradients() -> None:
+    """Parameters and pending updates are the sum of all that was received, quantised or not."""
     generator = torch.Generator().manual_seed(4)
     points = torch.randn(3, 500, generator=generator).tolist()
     rules = MIPD(ratio=0.4, block=16, significance="magnitude", compensate=False, refresh=2)
@@ -299,7 +300,7 @@ def test_nothing_that_arrives_is_lost() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_everything_at_once_is_the_plain_asynchronous_server(momentum: float) -> None:
+def test_mipd_without_reduction_equals_asynchronous_server(momentum: float) -> None:
     recipe = Recipe(workers=3, batch=8, steps=5, rate=0.05, momentum=momentum, nesterov=momentum > 0)
     ours = MipdTrainer(plain(), DATA, recipe, ALL, pace=LinkTiming((3, 4)))
     theirs = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((3, 4)))
@@ -317,7 +318,7 @@ def test_everything_at_once_is_the_plain_asynchronous_server(momentum: float) ->
     )
 
 
-def test_bytes_are_those_of_the_serialised_packets() -> None:
+def test_sent_bytes_equal_serialised_packets() -> None:
     recorded = RecordingNetwork(Random(0.0))
     seen = []
     carry = recorded.carry
@@ -333,8 +334,8 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 3, 0])
-def test_bytes_can_be_counted_by_hand(bits: int) -> None:
-    """As docs/training.md has it, also of turns in which everything is sent, and in full means in codes."""
+def test_sent_bytes_match_documented_formula(bits: int) -> None:
+    """The formula of docs/training.md also covers warmup turns, which send codes of all elements."""
     rules = MIPD(ratio=0.1, refresh=3, warmup=2, floor=0.0, bits=bits, update="all")
     trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=5, payload=256), rules)
     for turn in range(5):
@@ -346,8 +347,8 @@ def test_bytes_can_be_counted_by_hand(bits: int) -> None:
         assert row.sent_bytes == expected and row.pulled_bytes == 4 * trainer.numel
 
 
-def test_lost_packets_are_dropped_gradients() -> None:
-    """A unit has 8 codes; of 64 values in 8 units, packets of 15 bytes hold 6 = one unit of 4 bytes beside the head of 9."""
+def test_lost_packet_drops_whole_code_unit() -> None:
+    """A unit has 8 codes. Packets of 15 bytes hold one unit of 4 bytes beside the head of 9."""
     rules = MIPD(ratio=1.0, compensate=False, update="all", refresh=100)
     trainer = line(rules, [float(1 + e) for e in range(64)], network=Random(0.5, quota=True), payload=15)
     row = trainer.step()
@@ -355,7 +356,7 @@ def test_lost_packets_are_dropped_gradients() -> None:
     assert (trainer.model.w.view(8, 8) == 0).all(dim=1).sum() == 4
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
+def test_mipd_run_resumes_from_checkpoint(tmp_path) -> None:
     recipe = Recipe(workers=3, batch=8, steps=8, payload=256)
     make = lambda: MipdTrainer(
         plain(), DATA, recipe, MIPD(refresh=2, block=64), Random(0.1), staleness=2, pace=LinkTiming((2, 5), 10**9)
@@ -370,7 +371,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
 
 
-def test_it_learns() -> None:
+def test_mipd_training_reaches_accuracy() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     *_, last = MipdTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MIPD(block=64)).run()
     assert isinstance(last, Score) and last.accuracy > 0.4
@@ -387,9 +388,9 @@ def distance(model, inputs, targets):
     (MIPD(significance="magnitude", block=8, refresh=4), False, False),
     (MIPD(ratio=1.0, bits=0, block=8, refresh=10_000), False, True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(rules: MIPD, alike: bool, arrives: bool) -> None:
-    """Workers that come one by one. If they agree, the optimum is found as long as what matters is looked at again and again;
-    if they do not, what each finds small is dropped though it matters to the mean, as with Top-k without feedback."""
+def test_least_squares_convergence_depends_on_refresh_and_agreement(rules: MIPD, alike: bool, arrives: bool) -> None:
+    """Four workers push one by one. If they agree, repeated refreshes lead to the optimum. If they do not, elements
+    small for each worker are dropped though they matter to the mean, as with Top-k without feedback."""
     points = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)) * 3
     points = points[:1].expand(4, 64) if alike else points
     recipe = Recipe(4, 1, 300, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
@@ -405,6 +406,6 @@ def test_least_squares_of_four_workers(rules: MIPD, alike: bool, arrives: bool) 
     assert (error < 0.1) is arrives, error
 
 
-def test_a_floor_above_the_ceiling_is_refused() -> None:
+def test_floor_above_ceiling_is_rejected() -> None:
     with pytest.raises(ValueError, match="is above the ceiling"):
         MIPD(floor=0.5, ceiling=0.2)

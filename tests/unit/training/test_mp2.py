@@ -43,8 +43,8 @@ def line(
 # what is pushed
 
 
-def test_an_eighth_in_each_of_eight_steps() -> None:
-    """All places once in a cycle, in another order in the next one, and the same for everybody with the seed."""
+def test_each_step_pushes_one_eighth_of_positions() -> None:
+    """A cycle of eight steps covers all positions once; the order changes with cycle and seed."""
     for cycle in range(5):
         rows = torch.stack([positions_at(PERIOD * cycle + phase, 7) for phase in range(PERIOD)])
         assert (rows.sum(dim=0) == 1).all() and (rows.sum(dim=1) == BLOCK // PERIOD).all()
@@ -53,8 +53,9 @@ def test_an_eighth_in_each_of_eight_steps() -> None:
     )
 
 
-def test_bytes_each_way() -> None:
-    """Two workers. Everything in the first step; then four of each block's 32 where there are so many, and vectors in full."""
+def test_pushed_and_pulled_bytes_match_element_count() -> None:
+    """Two workers push all elements in the first step. Then they push four of each block's 32 elements, and vectors
+    in full."""
     for pull in ("full", "pushed"):
         trainer = Mp2Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=9), MP2(pull=pull, tolerance=1e6))
         rows = [trainer.step() for _ in range(3)]
@@ -65,7 +66,7 @@ def test_bytes_each_way() -> None:
             assert row.pulled_bytes == 2 * 4 * (3114 if pull == "full" else pushed)
 
 
-def test_bytes_are_those_of_the_serialised_packets() -> None:
+def test_sent_bytes_equal_serialised_packets() -> None:
     recorded = RecordingNetwork(Random(0.0))
     seen = []
     carry = recorded.carry
@@ -77,7 +78,7 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
     assert [trainer.step().sent_bytes for _ in range(3)] == seen
 
 
-def test_kinds() -> None:
+def test_parameter_kinds_follow_layer_types() -> None:
     kinds = dict(zip([n for n, _ in resnet().named_parameters()], kinds_of(resnet()), strict=True))
     assert set(kinds.values()) == {"conv", "norm", "fc", "bias"}
     assert sum(kind == "fc" for kind in kinds.values()) == sum(kind == "bias" for kind in kinds.values()) == 1
@@ -87,8 +88,8 @@ def test_kinds() -> None:
 # what is predicted
 
 
-def test_held_moves_by_hand() -> None:
-    """Gradients of 1: after the full push everything is taken to go on as it did, which is right."""
+def test_hold_predictor_matches_hand_computation() -> None:
+    """Gradients are constant: after the full push, repeating the last move is an exact prediction."""
     trainer = line(MP2(predictor="hold", full_every=100), [1.0] * 64, [3.0] * 64)
     for number in range(4):
         trainer.step()
@@ -102,8 +103,8 @@ def test_held_moves_by_hand() -> None:
     assert trainer.error == pytest.approx((1 - 0.9) * 0.5, rel=1e-4) or trainer.error == pytest.approx(0.5)
 
 
-def test_what_is_not_pushed_stays_without_a_predictor() -> None:
-    """After a cycle of eight everything has moved once."""
+def test_unpushed_elements_stay_without_predictor() -> None:
+    """Each step of a cycle moves its pushed positions only."""
     trainer = line(MP2(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 64)
     trainer.step()
     for number in range(1, 9):
@@ -114,8 +115,8 @@ def test_what_is_not_pushed_stays_without_a_predictor() -> None:
         )
 
 
-def test_momentum_is_not_forgotten() -> None:
-    """Gradients of 1 and momentum 1/2: velocities 1, 1.5, 1.75, ... whether a parameter is pushed or not."""
+def test_momentum_of_unpushed_elements_accumulates() -> None:
+    """Gradients of 1 and momentum 1/2 give velocities 1, 1.5, 1.75, ..., whether a parameter is pushed or not."""
     trainer = line(MP2(predictor="none", full_every=1000, tolerance=10.0), [1.0] * 32, momentum=0.5)
     for number in range(6):
         before = trainer.model.w.detach().clone()
@@ -125,8 +126,8 @@ def test_momentum_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_full_push_in_every_step_is_plain_training(momentum: float) -> None:
-    """To rounding; and a network that knows nothing gives another training."""
+def test_full_push_in_every_step_equals_plain_training(momentum: float) -> None:
+    """They agree to rounding; without predictions the result differs."""
     recipe = Recipe(workers=3, batch=8, steps=6, rate=0.05, momentum=momentum, clip=50.0)
     ours, theirs = Mp2Trainer(plain(), DATA, recipe, MP2(full_every=1)), Trainer(plain(), DATA, recipe)
     for _ in range(6):
@@ -138,8 +139,8 @@ def test_a_full_push_in_every_step_is_plain_training(momentum: float) -> None:
     assert not close(less.model, theirs.model, 1e-3)
 
 
-def test_a_perfect_predictor_is_plain_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is told the truth: nothing else is approximated."""
+def test_perfect_predictor_equals_plain_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The predictor returns the true moves; no other part is approximated."""
     recipe = Recipe(workers=2, batch=8, steps=9, rate=0.05)
     ours, theirs = (
         Mp2Trainer(plain(), DATA, recipe, MP2(full_every=100, tolerance=1e6)),
@@ -162,8 +163,9 @@ def test_a_perfect_predictor_is_plain_training(monkeypatch: pytest.MonkeyPatch) 
     assert close(ours.model, theirs.model, 1e-5) and ours.full == 1
 
 
-def test_the_predictor_hears_how_long_ago_each_was_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its place in its cycle; everything was in step 0. What was held out to see how good predictions are, a step longer."""
+def test_predictor_receives_age_of_each_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The age follows from the position in its cycle; step 0 pushed all. Positions held out to measure the error
+    have the age since the push before."""
     trainer = line(MP2(full_every=1000, tolerance=1e6), [1.0] * 64)
     heard = []
     monkeypatch.setattr(
@@ -189,8 +191,8 @@ def test_the_predictor_hears_how_long_ago_each_was_pushed(monkeypatch: pytest.Mo
         ]
 
 
-def test_everything_is_pushed_when_predictions_fail() -> None:
-    """Nothing is predicted, an error of 1, and no more than 1/2 is tolerated: then every second step is full."""
+def test_prediction_error_above_tolerance_forces_full_push() -> None:
+    """Without predictions the error is 1; a tolerance of 1/2 makes every second step full."""
     trainer = line(MP2(predictor="none", full_every=1000, tolerance=0.5), [1.0] * 64)
     rows = [trainer.step() for _ in range(6)]
     assert [row.sent_bytes == 4 * 64 for row in rows] == [True, False] * 3 and trainer.full == 3
@@ -198,9 +200,9 @@ def test_everything_is_pushed_when_predictions_fail() -> None:
     assert [regular.step().sent_bytes == 4 * 64 for _ in range(7)] == [True, False, False] * 2 + [True]
 
 
-def test_what_is_lost_is_averaged_over_the_others_or_held() -> None:
-    """Two workers, gradients 1 and 3, 32 parameters in 16 packets at first: nothing of the last two parameters arrives of worker
-    1, nothing of the first two of anybody."""
+def test_lost_elements_use_mean_of_arrived_ones_or_stay() -> None:
+    """Two workers with gradients 1 and 3 send 32 parameters in 16 packets. Worker 1 loses the last two parameters,
+    and both workers lose the first two."""
     first, second = torch.ones(16, dtype=torch.bool), torch.ones(16, dtype=torch.bool)
     first[0] = second[0] = second[15] = False
     gone = Replay([[Answer([[first], [second]])], [Answer([[None], [None]])]])
@@ -210,8 +212,8 @@ def test_what_is_lost_is_averaged_over_the_others_or_held() -> None:
     assert row.lost == pytest.approx(3 / 32)
 
 
-def test_features_are_what_they_say() -> None:
-    """In units of the tensor, whatever these are: scaled parameters and moves give the same features."""
+def test_predictor_features_are_scale_invariant() -> None:
+    """Features are in units of the tensor: scaled parameters and moves give the same ones."""
     one, two = torch.full((3,), 0.5), torch.full((3,), 2.0)
     seen, last, values = torch.randn(3, BLOCK), torch.randn(3, BLOCK), torch.randn(3, BLOCK)
     age, conv = torch.arange(BLOCK) % 9, torch.tensor([True, False, True])
@@ -228,8 +230,8 @@ def test_features_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("predictor", ["bundled", "several", "hold", "none"])
-def test_least_squares_of_four_workers(predictor: str) -> None:
-    """Each worker has another optimum; the mean is found, however the rest is predicted."""
+def test_four_workers_reach_mean_optimum_with_every_predictor(predictor: str) -> None:
+    """Each worker has another optimum; the trainer finds the mean, however unpushed elements are predicted."""
 
     def distance(model, inputs, targets):
         return 0.5 * (model.w[0] - inputs[0]).square().sum(dim=1)
@@ -245,7 +247,7 @@ def test_least_squares_of_four_workers(predictor: str) -> None:
     assert trainer.full < 400 / 2
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+def test_mp2_run_resumes_from_checkpoint(tmp_path: Path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=9, payload=256)
     make = lambda: Mp2Trainer(resnet(), DATA, recipe, MP2(full_every=7), Random(0.1))
     whole, first, second = make(), make(), make()
@@ -257,7 +259,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
 
 
-def test_it_learns() -> None:
+def test_mp2_training_reaches_accuracy() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     *_, last = Mp2Trainer(resnet(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MP2()).run()
     assert isinstance(last, Score) and last.accuracy > 0.4

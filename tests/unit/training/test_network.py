@@ -36,8 +36,8 @@ def lost(network, step: int = 0) -> np.ndarray:
     return np.array([[np.zeros(1000) if mask is None else (~mask).numpy() for mask in row] for row in answer.arrived])
 
 
-def test_independent_losses_have_their_share() -> None:
-    """Of 8000 packets, within four standard deviations; other ones for every step, worker and tensor."""
+def test_random_loss_matches_its_probability() -> None:
+    """The loss of 8000 packets is within four standard deviations; it differs by step, worker and tensor."""
     gone = lost(Random(0.1))
     assert abs(gone.sum() - 800) < 4 * np.sqrt(8000 * 0.09)
     flat = gone.reshape(8, -1)
@@ -46,12 +46,12 @@ def test_independent_losses_have_their_share() -> None:
     assert np.array_equal(gone, lost(Random(0.1))), "and the same for the same"
 
 
-def test_nothing_and_everything() -> None:
+def test_loss_of_zero_drops_no_packet_and_loss_of_one_all() -> None:
     assert lost(Random(0.0)).sum() == 0 and lost(Ideal()).sum() == 0
     assert lost(Random(1.0)).sum() == 8000
 
 
-def test_bursts_have_their_mean_and_share() -> None:
+def test_burst_loss_matches_mean_length_and_probability() -> None:
     gone = np.concatenate([lost(Random(0.1, burst=5, seed=s)).reshape(-1, 1000) for s in range(20)])
     starts = (np.diff(gone, axis=1, prepend=0) == 1).sum()
     assert gone.mean() == pytest.approx(0.1, rel=0.1)
@@ -59,8 +59,8 @@ def test_bursts_have_their_mean_and_share() -> None:
     assert gone[:, 0].mean() == pytest.approx(0.1, abs=0.08), "it begins in its steady state"
 
 
-def test_front_back_small_large() -> None:
-    """Layers 0 and 1 of four are in front; of each tensor the first packets are the small ones here."""
+def test_random_loss_is_limited_to_layers_and_magnitudes() -> None:
+    """Layers 0 and 1 of four are in front; the first packets of each tensor are the small ones."""
     front = lost(Random(0.5, layers="front"))
     assert front[:, :2].sum() > 1800 and front[:, 2:].sum() == 0
     assert lost(Random(0.5, layers="back"))[:, :2].sum() == 0
@@ -69,7 +69,7 @@ def test_front_back_small_large() -> None:
     assert lost(Random(0.5, magnitudes="large"))[:, :, :500].sum() == 0
 
 
-def test_quota_and_tail() -> None:
+def test_quota_loses_exact_share_and_last_loses_tail() -> None:
     assert (lost(Random(0.1, quota=True)).sum(axis=2) == 100).all()
     tail = lost(Random(0.2, last=True))
     assert tail[:, :, 800:].all() and tail[:, :, :800].sum() == 0
@@ -77,21 +77,21 @@ def test_quota_and_tail() -> None:
     assert set(halves) == {0, 1} and 0.35 < halves.mean() < 0.65, "half a packet: one in two"
 
 
-def test_rules_out_of_reach_are_refused() -> None:
+def test_invalid_random_loss_settings_are_rejected() -> None:
     with pytest.raises(ScenarioError, match=r"Random\(loss\): is 1.5; expected a number from 0 to 1"):
         Random(1.5)
     with pytest.raises(ScenarioError, match=r"too high for bursts|Random\(burst\)"):
         Random(0.9, burst=3)
 
 
-def test_magnitudes_of_packets() -> None:
-    """Means of the packet's values; the last, shorter one by what it has."""
+def test_packet_magnitudes_are_mean_absolute_values() -> None:
+    """The last packet is shorter; its mean is over its own values."""
     encoded = Encoded((torch.tensor([1.0, -3.0, 5.0, 7.0, -9.0]),))
     found = Pushed(0, 0, 8, [TensorInfo("t", (5,), 5, "float32", 0)], [[encoded]]).magnitudes(0, 0)
     assert found.tolist() == [2, 6, 9]
 
 
-def test_replay_is_what_was_recorded() -> None:
+def test_replay_equals_recorded_answers() -> None:
     recorded = RecordingNetwork(Random(0.3))
     answers = [recorded.carry(pushed(step)) for step in range(3)]
     replayed = Replay(recorded.answers)
@@ -105,7 +105,7 @@ def test_replay_is_what_was_recorded() -> None:
     assert replayed.carry(pushed(3)) is replayed.carry(pushed(0)), "from the first again"
 
 
-def test_replay_of_something_else_is_refused() -> None:
+def test_replay_of_mismatched_answers_is_rejected() -> None:
     with pytest.raises(ValueError, match="no steps"):
         Replay([])
     one = Replay([[Answer([[None] * 4])]])
@@ -118,9 +118,9 @@ def test_replay_of_something_else_is_refused() -> None:
         Replay([[Answer([[None] * 4] * 2)]]).carry(Pushed(0, 1, 40, INFOS, pushed().encoded))
 
 
-def test_spread_losses_are_as_many_and_anywhere() -> None:
-    """A network that loses the last fifth of the first worker's packets of one tensor; spread, it is a fortieth of all, which
-    are other ones in another step."""
+def test_even_loss_spreads_equal_packet_count_over_all_tensors() -> None:
+    """The network loses the last fifth of worker 0's packets of two tensors. EvenLoss spreads them over all eight
+    tensors of both workers, and to other packets in another step."""
     tail = Random(0.2, last=True, worker=0, layers="front")
     spread = lost(EvenLoss(tail))
     assert lost(tail).sum() == spread.sum() == 400 and lost(tail)[1].sum() == 0
@@ -131,8 +131,9 @@ def test_spread_losses_are_as_many_and_anywhere() -> None:
     assert lost(EvenLoss(Ideal())).sum() == 0 and EvenLoss(Ideal()).carry(pushed()).arrived[0][0] is None
 
 
-def test_spread_losses_are_counted_in_bytes() -> None:
-    """Short packets at the ends of tensors weigh what they hold: no more bytes than there were, and less than a packet fewer."""
+def test_even_loss_preserves_lost_bytes() -> None:
+    """Short packets at the ends of tensors count with their size. No more bytes are lost than before, and less than
+    a packet fewer."""
     infos = [TensorInfo("short", (3,), 3, "float32", 0)] * 200 + [TensorInfo("long", (10_000,), 10_000, "float32", 1)]
     rows = [[Encoded((torch.ones(info.numel),)) for info in infos]]
     asked = Pushed(0, 0, 40, infos, rows)
@@ -147,7 +148,7 @@ def test_spread_losses_are_counted_in_bytes() -> None:
     assert 0 <= sum(gone["random"]) - sum(gone["spread"]) < 40
 
 
-def test_spread_losses_of_a_ring_are_in_any_hop() -> None:
+def test_even_loss_of_ring_covers_all_hops() -> None:
     from gradwire.training.exchange.ring_allreduce import RingLayout
     from tests.support.training_cases import pushed_round
 
@@ -159,9 +160,9 @@ def test_spread_losses_of_a_ring_are_in_any_hop() -> None:
     assert whole[:7].all() and abs(int((~spread[:7]).sum()) - int((~spread[7:]).sum())) < 0.2 * int((~spread).sum())
 
 
-def test_spread_losses_of_a_ring_are_counted_in_bytes() -> None:
-    """Segments of 15 values are a packet of 40 bytes and one of 20. With the short ones lost of all messages, 112 of them, as many
-    bytes anywhere are fewer packets, some of them long; to less than a packet."""
+def test_even_loss_of_ring_preserves_lost_bytes() -> None:
+    """Segments of 15 values are a packet of 40 bytes and one of 20. The network loses all 112 short ones. EvenLoss
+    loses as many bytes, to less than a packet, in fewer packets, some of them long."""
     from gradwire.training.exchange.ring_allreduce import HopMasks, RingLayout
     from tests.support.training_cases import pushed_round
 

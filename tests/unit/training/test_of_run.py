@@ -63,8 +63,9 @@ def pushed(step: int, ring: bool = False) -> Pushed:
 
 
 @pytest.mark.parametrize("name", ["servers", "back"])
-def test_masks_are_what_messages_lacked(runs: Path, name: str) -> None:
-    """Of every iteration, worker and tensor, each way: packets at the offsets of the tables, parts one after the other."""
+def test_masks_equal_missing_packets_of_run(runs: Path, name: str) -> None:
+    """Masks agree with the tables for every iteration, worker and tensor, in both directions. Packets are at the
+    offsets of the tables, partitions one after the other."""
     result = Result.read(runs / name)
     messages = result.messages.to_pylist()
     hosts = sorted({row["src"] for row in messages if row["kind"] == "push"}, key=lambda host: int(host[1:]))
@@ -100,8 +101,8 @@ def test_masks_are_what_messages_lacked(runs: Path, name: str) -> None:
     assert again.time_ps == times[1], "from the first one again"
 
 
-def test_hops_of_a_ring_lack_what_messages_lacked(runs: Path) -> None:
-    """As many packets of each sender, half and bucket."""
+def test_ring_hop_masks_equal_missing_packets_of_run(runs: Path) -> None:
+    """Packet counts agree for each sender, half and bucket."""
     result, network = Result.read(runs / "ring"), ResultLossNetwork(runs / "ring")
     messages, counted = result.messages.to_pylist(), {}
     for row in result.missing.to_pylist():
@@ -122,7 +123,7 @@ def test_hops_of_a_ring_lack_what_messages_lacked(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["servers", "ring"])
-def test_a_training_over_a_run(runs: Path, name: str, tmp_path: Path) -> None:
+def test_training_replays_losses_and_times_of_run(runs: Path, name: str, tmp_path: Path) -> None:
     more = RING if name == "ring" else ["job.servers=2"]
     learned = train(
         asked(*more, f'training.network={{replay="{runs / name}"}}', "training.score_every=2"), tmp_path / "out"
@@ -132,13 +133,13 @@ def test_a_training_over_a_run(runs: Path, name: str, tmp_path: Path) -> None:
     assert all(0 < row["lost"] < 0.3 for row in learned.steps)
 
 
-def test_a_ring_is_not_brought_together_over_a_run(runs: Path) -> None:
-    """Which is said before a step, and not when it is due."""
+def test_resync_of_ring_replayed_from_run_is_rejected(runs: Path) -> None:
+    """The error comes before the first step, and not when the resync is due."""
     with pytest.raises(ScenarioError, match=r"training\.resync: .*ring is the Result of a run, without a time"):
         train(asked(*RING, "training.resync=3", f'training.network={{replay="{runs / "ring"}"}}'))
 
 
-def test_buckets_that_make_no_difference_are_named(runs: Path) -> None:
+def test_ignored_bucket_size_is_named_in_summary(runs: Path) -> None:
     asked_for = [
         *RING[1:],
         'job.exchange={kind="ring", bucket="1MiB"}',
@@ -155,12 +156,12 @@ def test_buckets_that_make_no_difference_are_named(runs: Path) -> None:
     (['training.reducer={kind="topk"}'], "reducer none there, topk here"),
     (['training.system={kind="slimdp"}'], "that sent gradients, not slimdp"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_refused(runs: Path, more: list[str], words: str) -> None:
+def test_replay_of_incompatible_run_is_rejected(runs: Path, more: list[str], words: str) -> None:
     with pytest.raises(ScenarioError, match=rf"training\.network\.replay.*{words}"):
         train(asked("job.servers=2", f'training.network={{replay="{runs / "servers"}"}}', *more))
 
 
-def test_runs_that_say_too_little_are_refused(runs: Path, tmp_path: Path) -> None:
+def test_runs_without_usable_loss_records_are_rejected(runs: Path, tmp_path: Path) -> None:
     simulate(asked("job.servers=1", "output.missing=false", "job.iterations=1")).write(tmp_path / "silent")
     with pytest.raises(ResultError, match="did not record missing packets; expected the Result of a run with one job"):
         ResultLossNetwork(tmp_path / "silent")
@@ -174,8 +175,8 @@ def test_runs_that_say_too_little_are_refused(runs: Path, tmp_path: Path) -> Non
         ResultLossNetwork(tmp_path / "silent")
 
 
-def test_iterations_whose_messages_were_under_way_do_not_count(runs: Path, tmp_path: Path) -> None:
-    """Of a run that was ended: workers may be through with an iteration whose pulls are still under way."""
+def test_iterations_with_messages_in_flight_are_not_replayed(runs: Path, tmp_path: Path) -> None:
+    """In a run that was ended, workers may have finished an iteration whose pulls are still in flight."""
     whole = Result.read(runs / "back")
     ends = np.array(whole.messages["end_ps"])[np.array(whole.messages["iteration"]) == 1]
     simulate(
@@ -198,7 +199,7 @@ def test_iterations_whose_messages_were_under_way_do_not_count(runs: Path, tmp_p
 @pytest.mark.parametrize(
     ("column", "value"), [("packet", -1), ("packets", 10**8), ("packets", 0), ("bytes", 5 * 10**8)]
 )
-def test_damaged_numbers_are_refused(runs: Path, tmp_path: Path, column: str, value: int) -> None:
+def test_damaged_missing_packet_table_is_rejected(runs: Path, tmp_path: Path, column: str, value: int) -> None:
     shutil.copytree(runs / "servers", tmp_path / "copy")
     place = tmp_path / "copy" / "missing.parquet"
     table = parquet.read_table(place)
@@ -218,7 +219,7 @@ def test_damaged_numbers_are_refused(runs: Path, tmp_path: Path, column: str, va
     (["job.accumulate=2"], r"job\.accumulate 2 micro-batches"),
     (["job.exchange.partition=10000B"], r"has messages of 10000 bytes.*partition is a multiple of 4096 bytes"),
 ])  # fmt: skip
-def test_runs_that_trainings_are_not_like_are_refused(tmp_path: Path, more: list[str], words: str) -> None:
+def test_runs_with_untrainable_job_settings_are_rejected(tmp_path: Path, more: list[str], words: str) -> None:
     simulate(asked("job.servers=1", "job.iterations=1", *more)).write(tmp_path / "run")
     with pytest.raises(ResultError, match=words):
         ResultLossNetwork(tmp_path / "run")

@@ -42,8 +42,8 @@ def recipe(workers: int = 1, steps: int = 6, **more) -> Recipe:
 
 
 @pytest.mark.parametrize("make", [Trainer, Asynchronous])
-def test_one_worker_without_loss_is_torchs_adamw(make) -> None:
-    """Bit by bit; of an asynchronous server as well, where one worker is plain training."""
+def test_one_lossless_worker_equals_torch_adamw(make) -> None:
+    """Parameters are bit-identical, also for an asynchronous server with one worker."""
     ours, net, dealer = make(resnet(), DATA, recipe()), resnet(), Dealer(DATA, 1, 16, 0)
     optimizer = torch.optim.AdamW(net.parameters(), 0.003, (0.8, 0.95), 1e-6, weight_decay=0.02)
     for number in range(6):
@@ -55,8 +55,9 @@ def test_one_worker_without_loss_is_torchs_adamw(make) -> None:
     assert same(ours.model, net)
 
 
-def test_an_update_is_the_papers() -> None:
-    """Algorithm 2 of Loshchilov and Hutter, three steps in numpy, of the mean of two workers' gradients, one of which loses packets."""
+def test_adamw_update_matches_published_algorithm() -> None:
+    """NumPy computes three steps of algorithm 2 of Loshchilov and Hutter. The gradient is the mean of two workers
+    with packet loss."""
     net = plain()
     ours = Trainer(net, DATA, recipe(2, 3), network=Random(0.4, seed=3))
     kept = []
@@ -78,8 +79,8 @@ def test_an_update_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("collective", ["parameter_server", "ring"])
-def test_it_goes_on_from_a_checkpoint(collective: str) -> None:
-    """Both means, and how many steps; in a ring that loses those of each worker."""
+def test_adamw_run_resumes_from_checkpoint(collective: str) -> None:
+    """The checkpoint holds both means and the step count, in a lossy ring those of each worker."""
     whole, half = (
         Trainer(plain(), DATA, recipe(4, collective=collective), network=Random(0.2, way="both")) for _ in range(2)
     )
@@ -92,7 +93,7 @@ def test_it_goes_on_from_a_checkpoint(collective: str) -> None:
     assert same(whole.model, later.model)
 
 
-def test_a_scenario_says_so() -> None:
+def test_scenario_passes_adamw_parameters_to_training() -> None:
     made = load_scenario(
         "train-tiny",
         set=[*SHORT, 'training.optimizer={kind="adamw", rate=0.003, betas=[0.8, 0.95], epsilon=1e-6}'],
@@ -114,18 +115,18 @@ def test_a_scenario_says_so() -> None:
     *((['training.optimizer={kind="adamw"}', f'training.system={{kind="{kind}"}}'], f"optimizer.kind: conflicts with {kind}")
       for kind in ("mp2", "slimdp", "mipd")),
 ])  # fmt: skip
-def test_what_does_not_go_together(keys: list[str], words: str) -> None:
+def test_conflicting_optimizer_keys_are_rejected(keys: list[str], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         load_scenario("train-tiny", set=[*SHORT, *keys], policy="dctcp")
 
 
 @pytest.mark.parametrize(("make", "table"), [(MipdTrainer, MIPD()), (Mp2Trainer, MP2()), (SlimTrainer, SlimDP())])
-def test_systems_that_descend_by_themselves(make, table) -> None:
+def test_mipd_mp2_and_slimdp_reject_adamw(make, table) -> None:
     with pytest.raises(ValueError, match="optimizer = 'adamw' is not supported by this system; expected sgd"):
         make(plain(), DATA, recipe(2), table)
 
 
-def test_recipes() -> None:
+def test_recipe_rejects_invalid_optimizer_values() -> None:
     for more, words in (
         ({"optimizer": "lion"}, "Recipe.optimizer"),
         ({"betas": (0.9, 2.0)}, "Recipe.betas"),

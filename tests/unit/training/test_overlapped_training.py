@@ -40,7 +40,7 @@ def dense() -> nn.Module:
 
 @pytest.mark.parametrize("what", ["activations", "gradients"])
 @pytest.mark.parametrize("make", [dense, lambda: CifarResNet(1, 10)], ids=["dense", "resnet8"])
-def test_it_is_plain_training_to_rounding(make, what: str) -> None:
+def test_overlapped_averaging_equals_plain_training_to_rounding(make, what: str) -> None:
     torch.manual_seed(2)
     net = make()
     plain = Trainer(copy.deepcopy(net), DATA, RECIPE)
@@ -52,8 +52,8 @@ def test_it_is_plain_training_to_rounding(make, what: str) -> None:
     assert not close(ours.model, make(), 1e-3)
 
 
-def test_a_gradient_from_activations_is_the_sum_of_the_workers_own() -> None:
-    """After one step: A^T E over all samples, columns by owner, against autograd's for each worker."""
+def test_gradient_from_activations_equals_mean_of_worker_gradients() -> None:
+    """After one step, A^T E over all samples, columns by owner, equals the mean of autograd's gradients."""
     ours = OverlappedTrainer(dense(), DATA, RECIPE)
     inputs, targets = ours.dealer.step(0)
     with ours.averaging.recording():
@@ -67,7 +67,7 @@ def test_a_gradient_from_activations_is_the_sum_of_the_workers_own() -> None:
             assert torch.allclose(owned.bias[0].grad, mean[-1], atol=1e-7)
 
 
-def test_bytes_are_those_of_the_simulated_exchange() -> None:
+def test_sent_bytes_equal_simulated_exchange() -> None:
     net = dense()
     row = OverlappedTrainer(net, DATA, RECIPE).step()
     shapes = [[tuple(each.shape) for each in module.parameters()] for module in net if list(module.parameters())]
@@ -77,7 +77,7 @@ def test_bytes_are_those_of_the_simulated_exchange() -> None:
     assert row.sent_bytes == job.exchange.bytes_per_iteration
 
 
-def test_a_checkpoint_is_gone_on_with() -> None:
+def test_overlapped_run_resumes_from_checkpoint() -> None:
     whole, first = OverlappedTrainer(dense(), DATA, RECIPE), OverlappedTrainer(dense(), DATA, RECIPE)
     for _ in range(6):
         whole.step()
@@ -113,7 +113,7 @@ def tiny(training: dict[str, object] | None = None, **exchange: object) -> Scena
     )  # fmt: skip
 
 
-def test_a_scenario_says_so() -> None:
+def test_scenario_with_overlapped_exchange_builds_overlapped_trainer() -> None:
     found = trainer_of(tiny(), DATA)
     assert isinstance(found, OverlappedTrainer) and found.step().sent_bytes > 0
 
@@ -128,7 +128,7 @@ def test_a_scenario_says_so() -> None:
         ({}, {"batch": 8}, "training.batch"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_settings_incompatible_with_overlapped_averaging_are_rejected(
     training: dict[str, object], exchange: dict[str, object], words: str
 ) -> None:
     with pytest.raises(ScenarioError, match=words):
@@ -137,8 +137,9 @@ def test_what_does_not_go_together_is_refused(
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["all at once", "in turn"])
-def test_a_layer_that_is_applied_twice_is_refused(scaled: bool, precision: Precision) -> None:
-    """However gradients are made: a norm over groups with weights has each worker computed by itself."""
+def test_reused_layer_is_rejected_unless_gradients_are_averaged(scaled: bool, precision: Precision) -> None:
+    """The error does not depend on how gradients are computed. A group norm with weights makes workers go one by
+    one."""
 
     class Twice(nn.Module):
         def __init__(self) -> None:

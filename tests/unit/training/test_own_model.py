@@ -164,8 +164,8 @@ def scenario(file: Path, *more: str, policy: str = "whole"):
     return load_scenario(file, set=[*SHORT, *more], policy=policy)
 
 
-def test_it_is_the_training_that_it_is_in_python(beside: Path) -> None:
-    """The example's model and data, put into a trainer by hand, come to the same bits."""
+def test_scenario_with_user_defined_model_equals_trainer_in_python(beside: Path) -> None:
+    """A trainer built by hand with the example's model and data gives the same bits."""
     asked = scenario(beside, "training.data_seed=3", "training.model_seed=5")
     learned = train(asked)
     namespace: dict[str, object] = {}
@@ -180,14 +180,14 @@ def test_it_is_the_training_that_it_is_in_python(beside: Path) -> None:
     assert learned.tables["scores"][-1]["accuracy"] == trainer.score().accuracy
 
 
-def test_data_hear_what_a_scenario_says_of_them(beside: Path) -> None:
+def test_user_defined_data_function_receives_scenario_settings(beside: Path) -> None:
     assert len(data_of(scenario(beside, "training.samples=100").training, beside.parent)) == 80
     found = data_of(scenario(beside, 'training.data="nets:words"', "training.size=9").training, beside.parent)
     assert isinstance(found, Text) and found.length == 9
 
 
-def test_a_model_of_ones_own_learns_files(beside: Path, tmp_path: Path) -> None:
-    """Pictures in folders by class, a text, and what is made up."""
+def test_user_defined_model_learns_data_from_files(beside: Path, tmp_path: Path) -> None:
+    """Data are pictures in folders by class, synthetic pictures, and a text."""
     for split in ("train", "test"):
         for number in range(64):
             write_picture(tmp_path / "colours" / split / "ab"[number % 2] / f"{number}.png", (200 * (number % 2), 0, 0))
@@ -210,7 +210,7 @@ def test_a_model_of_ones_own_learns_files(beside: Path, tmp_path: Path) -> None:
     assert trainer.score().loss < before
 
 
-def test_a_model_of_gradwires_learns_data_of_ones_own(beside: Path) -> None:
+def test_bundled_model_learns_user_defined_data(beside: Path) -> None:
     words = scenario(beside, 'training.model="char-lstm"', 'training.data="nets:words"', "training.batch=2")
     assert train(words).tables["steps"][-1]["loss"] > 0
     squares = scenario(beside, 'training.model="resnet8"', 'training.data="nets:squares"', "training.samples=64")
@@ -224,8 +224,9 @@ def stop(share: float, words: str) -> None:
         raise KeyboardInterrupt
 
 
-def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
-    """By the same modules, over or stopped, with the bits of one that was never stopped; and by seeds, as a command."""
+def test_run_with_user_defined_model_resumes(beside: Path, tmp_path: Path) -> None:
+    """A finished or stopped run resumes with the bits of an uninterrupted one; the command with --seeds resumes,
+    too."""
     asked = scenario(beside, "training.score_every=2", "training.steps=8", "training.network={loss=0.2}")
     whole = train(asked, tmp_path / "whole")
 
@@ -249,8 +250,8 @@ def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [2, 8])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_a_model_draws_goes_on_from_a_checkpoint(beside: Path, tmp_path: Path, batch: int, precision: str) -> None:
-    """Dropout, with so few samples that all at once is tried in the first step, of whoever goes on, too; and with more."""
+def test_dropout_random_state_resumes_from_checkpoint(beside: Path, tmp_path: Path, batch: int, precision: str) -> None:
+    """With few samples the first step tries joint gradients, also after a resume; with more it does not."""
     (beside.parent / "drops.py").write_text(
         "from torch import nn\ndef net(classes):\n    return nn.Sequential(nn.Linear(2, 64), nn.Dropout(0.5), nn.Linear(64, classes))\n"
     )
@@ -270,7 +271,7 @@ def test_what_a_model_draws_goes_on_from_a_checkpoint(beside: Path, tmp_path: Pa
     assert train(asked, tmp_path / "stopped").tables == whole.tables
 
 
-def test_a_package_imports_from_beside_it(beside: Path) -> None:
+def test_user_defined_package_supports_relative_imports(beside: Path) -> None:
     package = beside.parent / "pack" / "age"
     package.mkdir(parents=True)
     for each in (package.parent, package):
@@ -287,8 +288,8 @@ def test_a_package_imports_from_beside_it(beside: Path) -> None:
     assert {"training.model", "training.model: pack/age/sizes.py", "training.model: pack/more.py"} <= set(digests)
 
 
-def test_the_same_module_again_is_refused(beside: Path) -> None:
-    """It would begin where the training before has left it."""
+def test_model_function_that_returns_same_module_twice_is_rejected(beside: Path) -> None:
+    """The second run would begin with the trained parameters of the first."""
     asked = scenario(beside, 'training.model="nets:again"')
     train(asked)
     with pytest.raises(
@@ -297,7 +298,7 @@ def test_the_same_module_again_is_refused(beside: Path) -> None:
         train(asked)
 
 
-def test_a_mistake_in_the_midst_of_a_score_or_a_batch_is_one_line(beside: Path) -> None:
+def test_user_code_error_in_evaluation_or_batch_is_one_line(beside: Path) -> None:
     with pytest.raises(
         ScenarioError, match=r"nets:few stopped at samples \(500, 2\): .*nets.py:\d+: RuntimeError: too many at once"
     ):
@@ -306,12 +307,12 @@ def test_a_mistake_in_the_midst_of_a_score_or_a_batch_is_one_line(beside: Path) 
         train(scenario(beside, 'training.data="nets:moody"'))
 
 
-def test_without_gradients_is_not_for_others(beside: Path) -> None:
+def test_user_defined_model_cannot_disable_gradients_globally(beside: Path) -> None:
     train(scenario(beside, 'training.model="nets:without_gradients"'))
     assert torch.is_grad_enabled()
 
 
-def test_an_edited_model_is_not_gone_on_with(beside: Path, tmp_path: Path) -> None:
+def test_resume_rejects_edited_model(beside: Path, tmp_path: Path) -> None:
     asked = scenario(beside)
     train(asked, tmp_path / "out")
     module = beside.with_suffix(".py")
@@ -371,19 +372,21 @@ def told(file: Path, keys: list[str]):
 
 
 @pytest.mark.parametrize(("keys", "said"), AT_ONCE)
-def test_mistakes_are_told_before_anything_is_trained(beside: Path, tmp_path: Path, keys: list[str], said: str) -> None:
+def test_user_code_errors_are_reported_before_training(
+    beside: Path, tmp_path: Path, keys: list[str], said: str
+) -> None:
     with pytest.raises(GradwireError, match=said):
         train(told(beside, keys), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("keys", "said"), REFUSED)
-def test_check_says_the_same(beside: Path, keys: list[str], said: str) -> None:
+def test_check_reports_user_code_errors(beside: Path, keys: list[str], said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         check_trainings([told(beside, keys)])
 
 
-def test_a_folder_of_modules_that_is_not_there_is_said(beside: Path, tmp_path: Path) -> None:
+def test_missing_modules_folder_is_reported(beside: Path, tmp_path: Path) -> None:
     for make in (lambda each: check_trainings([each]), train):
         with pytest.raises(
             ScenarioError, match=r"modules: \S*nowhere is not a folder; expected the folder of the module of 'spirals:"
@@ -391,12 +394,12 @@ def test_a_folder_of_modules_that_is_not_there_is_said(beside: Path, tmp_path: P
             make(scenario(beside, f'modules="{tmp_path / "nowhere"}"'))
 
 
-def test_check_finds_nothing_in_the_example(beside: Path) -> None:
+def test_check_accepts_spirals_example(beside: Path) -> None:
     check_trainings([scenario(beside)])
 
 
-def test_what_stops_a_model_later_is_one_line(beside: Path) -> None:
-    """At the 21st batch of a worker, in the sixth step."""
+def test_model_error_in_later_step_is_one_line(beside: Path) -> None:
+    """The model fails at the 21st batch of a worker, in the sixth step."""
     with pytest.raises(
         ScenarioError, match=r"nets:late stopped at samples \(8, 2\): .*nets.py:\d+: KeyError: 'twenty-one'"
     ):
@@ -408,7 +411,7 @@ def test_what_stops_a_model_later_is_one_line(beside: Path) -> None:
     assert said.exit_code == 2 and "nets:late stopped" in said.output and "Traceback" not in said.output
 
 
-def test_a_norm_with_one_value_is_told_as_of_gradwires_models(beside: Path) -> None:
+def test_user_defined_batch_norm_over_one_value_is_reported(beside: Path) -> None:
     (beside.parent / "normed.py").write_text(
         "from torch import nn\ndef net(classes):\n    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, classes))\n"
     )
@@ -416,8 +419,8 @@ def test_a_norm_with_one_value_is_told_as_of_gradwires_models(beside: Path) -> N
         train(scenario(beside, 'training.model="normed:net"', "training.batch=1"))
 
 
-def test_models_that_do_not_come_apart_go_one_after_the_other(beside: Path) -> None:
-    """Few samples of a worker, so that all at once is tried; its second layer hands over something else than samples."""
+def test_inseparable_user_defined_model_uses_sequential_gradients(beside: Path) -> None:
+    """Few samples per worker make the trainer try joint gradients; the model rejects more than four samples."""
     (beside.parent / "mixed.py").write_text(
         dedent("""
         import torch
@@ -448,6 +451,6 @@ def test_models_that_do_not_come_apart_go_one_after_the_other(beside: Path) -> N
         (lambda: Text(torch.full((9,), 2), torch.zeros(9).long(), 2, 4), r"has a token 2.*0 to 1, of Text\(classes\)"),
     ],
 )  # fmt: skip
-def test_data_that_nothing_can_be_learned_from(made, said: str) -> None:
+def test_invalid_text_data_is_rejected(made, said: str) -> None:
     with pytest.raises(GradwireError, match=said):
         made()

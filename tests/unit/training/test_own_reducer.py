@@ -43,8 +43,8 @@ def module(beside: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-def test_it_is_the_class_that_it_is_in_python(beside: Path) -> None:
-    """The scenario's training has the bits of one whose reducer was made by hand; its module is known by its content."""
+def test_scenario_with_user_defined_reducer_equals_reducer_in_python(beside: Path) -> None:
+    """The training run has the bits of one whose reducer was built by hand; content identifies the module."""
     asked = scenario(beside, "training.reducer.ratio=0.1")
     data = data_of(asked.training)
     named = trainer_of(asked, data)
@@ -61,8 +61,8 @@ def test_it_is_the_class_that_it_is_in_python(beside: Path) -> None:
     assert input_digests(asked) != before
 
 
-def test_the_example_decodes_whatever_arrives(beside: Path) -> None:
-    """Of a tensor worked out by hand: the two largest, their signs, and their mean size; what is missing is zero."""
+def test_largest_signs_example_decodes_partial_arrivals(beside: Path) -> None:
+    """The two largest elements have their signs and mean size; missing elements are zero."""
     reducer = trainer_of(
         scenario(beside, "training.reducer.ratio=0.5"), data_of(scenario(beside).training)
     ).exchange.reducer
@@ -73,7 +73,7 @@ def test_the_example_decodes_whatever_arrives(beside: Path) -> None:
     assert reducer.decode(encoded, info, torch.tensor([True, False])).tolist() == [0, -4, 0, 0]
 
 
-def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
+def test_run_with_user_defined_reducer_resumes(beside: Path, tmp_path: Path) -> None:
     whole = train(scenario(beside, "training.score_every=2"), tmp_path / "whole")
 
     def stop(share: float, words: str) -> None:
@@ -96,20 +96,20 @@ def test_it_is_gone_on_with(beside: Path, tmp_path: Path) -> None:
         ("import torch\n", "import torch\nraise OSError('no')\n", r"cannot load .*largest_signs.py:\d+: OSError: no"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_by_a_check(beside: Path, old: str, new: str, words: str) -> None:
+def test_check_reports_errors_in_reducer_module(beside: Path, old: str, new: str, words: str) -> None:
     module(beside, old, new)
     with pytest.raises(ScenarioError, match=words):
         check_trainings([scenario(beside)])
 
 
-def test_parameters_are_checked(beside: Path) -> None:
+def test_check_rejects_invalid_reducer_parameters(beside: Path) -> None:
     with pytest.raises(ScenarioError, match=r"training.reducer.ratio: is out of range \(got 3\)"):
         check_trainings([scenario(beside, "training.reducer.ratio=3")])
     with pytest.raises(ScenarioError, match=r"kind: is unknown \(got \"mine\"\); expected dgc, .*my_module:MyClass"):
         scenario(beside, 'training.reducer={kind="mine"}')
 
 
-def test_it_may_have_a_name_of_its_own(beside: Path) -> None:
+def test_user_defined_reducer_may_declare_its_kind(beside: Path) -> None:
     module(beside, "    ratio: Ratio", '    kind: Literal["signs"] = "signs"\n    ratio: Ratio')
     module(beside, "import torch\n", "from typing import Literal\n\nimport torch\n")
     check_trainings([scenario(beside)])
@@ -123,7 +123,7 @@ def test_it_may_have_a_name_of_its_own(beside: Path) -> None:
     ],
     ids=["compress", "decode"],
 )  # fmt: skip
-def test_what_stops_it_is_one_line(beside: Path, old: str, line: int, where: str) -> None:
+def test_reducer_error_is_one_line(beside: Path, old: str, line: int, where: str) -> None:
     module(beside, old, "        raise ValueError('of mine')\n")
     data = data_of(scenario(beside).training)
     with pytest.raises(
@@ -132,8 +132,8 @@ def test_what_stops_it_is_one_line(beside: Path, old: str, line: int, where: str
         trainer_of(scenario(beside), data).step()
 
 
-def test_what_stops_it_later_says_when(beside: Path) -> None:
-    """And so does what is asked for tags, and when a step is over."""
+def test_reducer_error_in_later_step_names_step_and_tensor(beside: Path) -> None:
+    """Errors of `settle` and `magnitudes` are reported, too."""
     old = "        values = flat(tensor)\n"
     module(beside, old, f"{old}        if state.step == 2 and info.name == 'fc.bias': raise ValueError('of mine')\n")
     with pytest.raises(
@@ -157,7 +157,7 @@ def test_what_stops_it_later_says_when(beside: Path) -> None:
         train(scenario(beside, 'training.network={loss=0.2, magnitudes="small"}'))
 
 
-def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(beside: Path, tmp_path: Path) -> None:
+def test_missing_reducer_module_error_names_searched_folder(beside: Path, tmp_path: Path) -> None:
     mine = 'training.reducer.kind="of_mine:Signs"'
     words = rf"cannot load 'of_mine:Signs': No module named 'of_mine' in {tmp_path} \(`modules`\) or on Python's path;"
     with pytest.raises(ScenarioError, match=words):
@@ -170,8 +170,8 @@ def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(beside:
         check_trainings([scenario(beside, mine)])
 
 
-def test_error_feedback_asks_what_is_inside(beside: Path) -> None:
-    """A class that remembers by itself what it did not send."""
+def test_error_feedback_rejects_reducer_with_error_memory(beside: Path) -> None:
+    """The user-defined class already remembers its unsent part."""
     assert not Reducer.remembers_error
     module(beside, "    ratio: Ratio", "    remembers_error = True\n    ratio: Ratio")
     module(beside, "class LargestSigns", "from typing import ClassVar\n\n\nclass LargestSigns")

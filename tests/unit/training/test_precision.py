@@ -42,9 +42,9 @@ def distance(one, other) -> float:
 
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet20", "char-lstm", "char-gpt"])
-def test_gradients_are_near_those_of_float32_and_float32_themselves(name: str) -> None:
-    """bfloat16 has 8 bits: a relative error of 2^-9 for each rounding, here of all gradients together under three percent (2.3 of
-    ResNet-20's, which are 20 layers deep)."""
+def test_bfloat16_gradients_have_float32_type_and_are_close_to_float32(name: str) -> None:
+    """bfloat16 has 8 bits: each rounding has a relative error of 2^-9. All gradients together are under three
+    percent off (2.3 for ResNet-20, which is 20 layers deep)."""
     torch.manual_seed(1)
     model, text = find_model(name).build(10), name.startswith("char")
     try:
@@ -64,7 +64,7 @@ def test_gradients_are_near_those_of_float32_and_float32_themselves(name: str) -
         assert distance(at_once, found) < 1e-3
 
 
-def test_layers_with_a_bias_come_apart_as_well() -> None:
+def test_joint_bfloat16_gradients_support_layers_with_bias() -> None:
     torch.manual_seed(1)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 10)
@@ -75,15 +75,15 @@ def test_layers_with_a_bias_come_apart_as_well() -> None:
     assert 1e-4 < distance(JointGradients(model, 4)(mixed, inputs, targets)[1], expected) < 0.02
 
 
-def test_a_loss_without_rounding_is_what_it_was() -> None:
+def test_float32_loss_function_is_returned_unchanged() -> None:
     assert in_precision(losses_of, "float32", torch.device("cpu")) is losses_of
     assert exact(in_precision(losses_of, "bfloat16", torch.device("cpu"))) is losses_of
 
 
 @pytest.mark.parametrize("more", [[], OVERLAPPED, ['training.system={kind="slimdp", every=2}'], ['training.model="char-gpt"', "training.size=16"]],
                          ids=["servers", "overlapped", "slimdp", "gpt"])  # fmt: skip
-def test_a_training_repeats_and_goes_on_with_the_same_bits(more: list[str]) -> None:
-    """And is near, and not, that of float32."""
+def test_bfloat16_training_repeats_and_resumes_bit_identically(more: list[str]) -> None:
+    """Losses are close to those of float32, but not equal."""
     whole, again, plain = trainer(MIXED, *more), trainer(MIXED, *more), trainer(*more)
     rows, expected = [whole.step() for _ in range(6)], [plain.step() for _ in range(6)]
     first = [again.step() for _ in range(3)]
@@ -95,15 +95,15 @@ def test_a_training_repeats_and_goes_on_with_the_same_bits(more: list[str]) -> N
     assert rows[0].sent_bytes == expected[0].sent_bytes
 
 
-def test_statistics_of_batch_norms_move_once_in_the_first_step() -> None:
-    """Which way gradients are made is found out in float32 before."""
+def test_batch_norm_statistics_move_once_in_first_step() -> None:
+    """The gradient method is chosen in float32 before."""
     one = trainer(MIXED)
     one.step()
     counted = [value for name, value in one.model.named_buffers() if name.endswith("num_batches_tracked")]
     assert counted and all(int(each) == 1 for each in counted)
 
 
-def test_a_checkpoint_of_another_precision_is_refused_and_an_older_one_is_float32() -> None:
+def test_resume_checks_precision_and_takes_old_checkpoints_as_float32() -> None:
     plain = trainer()
     plain.step()
     saved = plain.state_dict()
@@ -117,8 +117,8 @@ def test_a_checkpoint_of_another_precision_is_refused_and_an_older_one_is_float3
         trainer(MIXED).load_state_dict(saved)
 
 
-def test_a_processor_without_it_for_recurrent_layers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch fails in the first step, with words of the library below it."""
+def test_cpu_without_bfloat16_for_recurrent_layers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch itself would fail in the first step, with an obscure message of a library."""
 
     def fails(*_: object) -> None:
         raise RuntimeError("could not create a primitive descriptor")
@@ -137,15 +137,14 @@ def test_a_processor_without_it_for_recurrent_layers_is_said(monkeypatch: pytest
     assert torch.equal(before, torch.random.get_rng_state()), "looking draws nothing"
 
 
-def test_what_is_no_precision_is_refused() -> None:
+def test_unknown_precision_is_rejected() -> None:
     with pytest.raises(ScenarioError, match=r"(?s)training.precision.*float32.*bfloat16"):
         trainer('training.precision="float16"')
     with pytest.raises(ScenarioError, match=r"Recipe\(precision\)"):
         Recipe(precision="half")  # type: ignore[arg-type]
 
 
-def test_kernels_that_cannot_be_had_are_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once: libraries do what they would."""
+def test_unavailable_kernels_warn_once_and_fall_back_to_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradwire.training.backward.triton_kernels", None)
     sliced_layers._kernels.cache_clear()
     with pytest.warns(UserWarning, match="kernels for cuda:7 cannot be used; libraries take twice as long") as said:

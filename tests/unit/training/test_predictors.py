@@ -49,7 +49,7 @@ DATA = images("synthetic", 8, limit=400)
 
 
 @pytest.mark.parametrize(("kind", "name"), BUNDLED_FILES)
-def test_bundled_predictors_are_small_and_say_where_they_are_from(kind: str, name: str) -> None:
+def test_bundled_predictors_are_small_and_record_provenance(kind: str, name: str) -> None:
     net, manifest = load_predictor(kind, name)
     assert (
         sum(p.numel() for p in net.parameters()) < 15_000
@@ -72,12 +72,12 @@ def test_bundled_predictors_are_small_and_say_where_they_are_from(kind: str, nam
         assert all(each["predicted"] < each["hold"] for each in manifest["error_by_model"].values())
 
 
-def test_every_shipped_file_has_a_name() -> None:
+def test_every_bundled_predictor_file_is_registered() -> None:
     assert sorted(BUNDLED_FILES.values()) == sorted(each.name for each in BUNDLED.iterdir())
 
 
-def test_nowcast_by_hand() -> None:
-    """Values 0 1 2 3 4: range 4, normalised 0 to 1/2; an answer of 1/4 is a step of 2."""
+def test_nowcast_matches_hand_computation() -> None:
+    """Values 0 to 4 are normalised to 0 to 1/2; a prediction of 1/4 is a step of 2."""
     history = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0]])
     values, spread = normalise(history)
     assert values.tolist() == [[0, 0.125, 0.25, 0.375, 0.5]] and spread.tolist() == [4]
@@ -91,7 +91,7 @@ def test_nowcast_by_hand() -> None:
     assert nowcast(ScalarPredictor(), still).tolist() == [1], "what does not move stays"
 
 
-def test_nowcasting_jumps_each_fifth_period_and_leaves_normalisations_alone() -> None:
+def test_nowcasting_jumps_every_fifth_period_except_for_norm_layers() -> None:
     recipe = Recipe(workers=2, batch=8, steps=20)
     ours, theirs = WnnTrainer(resnet(), DATA, recipe, period=2), Trainer(resnet(), DATA, recipe)
     for _ in range(10):
@@ -103,7 +103,7 @@ def test_nowcasting_jumps_each_fifth_period_and_leaves_normalisations_alone() ->
         assert torch.equal(a, b) is (kind == "norm"), kind
 
 
-def test_nowcasting_goes_on_from_a_checkpoint() -> None:
+def test_nowcasting_run_resumes_from_checkpoint() -> None:
     recipe = Recipe(workers=2, batch=8, steps=20)
     make = lambda: WnnTrainer(resnet(), DATA, recipe, period=1)
     whole, first, second = make(), make(), make()
@@ -114,8 +114,8 @@ def test_nowcasting_goes_on_from_a_checkpoint() -> None:
     assert [second.step() for _ in range(5)] == rows[3:] and second.jumps == 1
 
 
-def test_samples_are_of_the_training_that_would_be_without() -> None:
-    """Moves add up to the difference of parameters, which sampling does not change; the age of what is seen is MP2's."""
+def test_sampling_for_predictors_leaves_training_unchanged() -> None:
+    """Parameters are those of a run without sampling; the age of sampled moves is MP2's."""
 
     def made() -> Trainer:
         return Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=40, rate=0.05))
@@ -139,8 +139,8 @@ def test_samples_are_of_the_training_that_would_be_without() -> None:
     assert scalars["history"].shape[1] == 5 and set(scalars["kind"].tolist()) == {0, 1, 2}
 
 
-def test_fitting_learns_what_can_be_learned() -> None:
-    """Moves that fade by a tenth in each step: to hold them is wrong by what they have faded, which a network finds out."""
+def test_fitted_predictor_beats_holding_decaying_moves() -> None:
+    """Moves decay by a tenth per step; holding them is wrong by the decay, which the network learns."""
     generator = torch.Generator().manual_seed(3)
 
     def made(count: int) -> dict[str, torch.Tensor]:
@@ -167,7 +167,7 @@ PLAN = PredictorPlan(seeds=(1, 2), size=8, limit=200, workers=2, batch=8, steps=
 
 
 @pytest.mark.parametrize("kind", ["mp2", "wnn"])
-def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictor_is_made_loaded_and_reused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[float, str]] = []
     manifest = make_predictor(
         kind, tmp_path / "new.npz", PLAN, on_progress=lambda share, words: heard.append((share, words))
@@ -191,9 +191,9 @@ def test_a_predictor_is_made_and_used(kind: str, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_predictor_of_pictures_and_texts(tmp_path: Path) -> None:
-    """Of two models that learn different things: each is trained on its own data with its own rate, and the errors on what is not
-    learned from are those of both, and of each."""
+def test_predictor_is_made_from_image_and_text_models(tmp_path: Path) -> None:
+    """Each of two models is trained on its own data with its own rate. Held-out errors are reported for both
+    together and for each."""
     plan = replace(PLAN, models=("resnet8", "char-lstm"), epochs=1)
     manifest = make_predictor("mp2", tmp_path / "both.npz", plan)
     assert {path.name for path in (tmp_path / "both.npz.work").glob("*.pt")} == {
@@ -207,7 +207,7 @@ def test_a_predictor_of_pictures_and_texts(tmp_path: Path) -> None:
     assert not lstm["conv"].any() and len(lstm["values"])
 
 
-def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_wrong_or_invalid_predictor_files_are_rejected(tmp_path: Path) -> None:
     save_predictor(tmp_path / "wnn.npz", WeightNowcaster(), {"kind": "wnn"})
     save_predictor(tmp_path / "small.npz", BlockPredictor(8), {"kind": "mp2"})
     (tmp_path / "text.npz").write_text("mine")
@@ -223,8 +223,8 @@ def test_predictors_of_something_else_are_refused(tmp_path: Path) -> None:
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
 
-def test_files_that_hold_no_arrays_are_refused_in_our_words(tmp_path: Path) -> None:
-    """Whatever NumPy makes of them, and without its advice to allow pickles."""
+def test_non_array_predictor_files_give_one_clear_error(tmp_path: Path) -> None:
+    """NumPy's own messages, which advise to allow pickles, do not appear."""
     np.save(tmp_path / "one.npy", np.zeros(3))
     np.savez(tmp_path / "objects", manifest=np.array([{}], dtype=object))
     np.savez(tmp_path / "whole", manifest=np.zeros(3))
@@ -250,10 +250,8 @@ def test_files_that_hold_no_arrays_are_refused_in_our_words(tmp_path: Path) -> N
             load_predictor("mp2", tmp_path / f"{name}.npz")
 
 
-def test_files_that_cannot_be_are_refused_before_anything_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder; a place in something that is no folder, or in a folder that cannot be written to; nothing is left there."""
+def test_unwritable_predictor_path_is_rejected_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths are folders, have a file as parent, or cannot be written; no file is left there."""
     monkeypatch.setattr("gradwire.studies.training.predictor_making._trainers", lambda *_: pytest.fail("data is read"))
     (tmp_path / "folder").mkdir()
     (tmp_path / "full").mkdir()
@@ -277,8 +275,8 @@ def test_files_that_cannot_be_are_refused_before_anything_is_trained(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_predictor_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was there stays, and what was trained: the same command goes on from it."""
+def test_full_disk_preserves_old_predictor_and_training_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command can resume from the work folder."""
 
     def full(path: Path, *_: object) -> None:
         path.write_text("half")
@@ -295,8 +293,8 @@ def test_a_predictor_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path: Path) -> None:
-    """A predictor and its manifest, as JSON; and the same again, from what is there."""
+def test_predictor_command_makes_and_reuses_predictor(tmp_path: Path) -> None:
+    """The first call prints the manifest as JSON; the second reuses the files."""
     words = [
         "mp2",
         "--size",
@@ -324,7 +322,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+def test_predictor_command_reports_errors_in_one_line(tmp_path: Path) -> None:
     for words, said in (
         (["xyz"], "has no predictor"),
         (["mp2", "--seed", "1"], "two or more"),

@@ -23,8 +23,8 @@ INFOS = [TensorInfo(f"t{n}", (numel,), numel, "float32", n) for n, numel in enum
 MS = 10**9
 
 
-def test_bytes_are_spread_as_parameters_are() -> None:
-    """All of them as they are; of half the bytes half of each; and what is less than a value is not sent."""
+def test_scaled_tensors_are_proportional_to_parameters() -> None:
+    """All bytes give all tensors, half the bytes half of each; tensors below one value are left out."""
     assert scale_tensors(INFOS, 4 * 91_013) == INFOS
     half = scale_tensors(INFOS, 2 * 91_013)
     assert sum(info.numel for info in half) == round(91_013 / 2) and half[2].numel == pytest.approx(45_000, abs=1)
@@ -42,8 +42,8 @@ TINY = {
 }  # fmt: skip
 
 
-def test_dense_steps_take_what_a_training_over_the_simulator_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the picosecond, in the mean of as many steps over connections that are kept; and no less than bytes over the rate."""
+def test_synchronous_step_times_equal_simulated_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mean times over persistent connections agree to the picosecond, and are no less than bytes over the rate."""
     monkeypatch.setattr("gradwire.studies.training.step_time_model.SIMULATED_STEPS", 3)
     asked = build_scenario(TINY)
     trainer = trainer_of(asked, data_of(asked.training), Simulated(Session(asked)))
@@ -55,8 +55,8 @@ def test_dense_steps_take_what_a_training_over_the_simulator_takes(monkeypatch: 
     assert 5 < (found["1Gbps"] - 5 * MS) / (found["10Gbps"] - 5 * MS) < 15
 
 
-def test_what_comes_back_may_be_of_another_length() -> None:
-    """Messages of half as many bytes, rounded up to values; it is refused where something may be lost of them."""
+def test_pulls_may_differ_in_size_from_pushes() -> None:
+    """Pulls of half the bytes are rounded up to whole values; lossy pulls of another size are rejected."""
     plain = {"push_bound": 0.0, "tagging": {"layer_priority": False}}
     session, trace = Session(scenario("dctcp", job=plain)), made_trace(elements=[1001, 6])
     played = session.step(trace, 0.5)
@@ -81,15 +81,15 @@ def test_what_comes_back_may_be_of_another_length() -> None:
         Session(ring).step(made_trace(), 0.5)
 
 
-def test_a_shared_link_by_hand() -> None:
+def test_shared_link_transfer_end_matches_hand_computation() -> None:
     assert LinkTiming((1,), rate=8 * 10**12, server_rate=16 * 10**12).transfer_end(10, 100, 90) == (110, 105), (
         "the slower of both"
     )
     assert LinkTiming((1,), rate=8 * 10**12).transfer_end(10, 100, 900) == (110, 100), "each has the server's to itself"
 
 
-def test_turns_take_what_a_training_over_the_simulator_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the picosecond, and so does who comes when not matter."""
+def test_asynchronous_step_times_equal_simulated_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They agree to the picosecond."""
     monkeypatch.setattr("gradwire.studies.training.step_time_model.SIMULATED_ASYNC_STEPS", 3)
     training = {**TINY["training"], "system": {"kind": "asynchronous", "computing": ["5ms"]}}
     asked = build_scenario({**TINY, "training": training})
@@ -99,9 +99,9 @@ def test_turns_take_what_a_training_over_the_simulator_takes(monkeypatch: pytest
     assert asynchronous_step_times(asked, n, n, ("1Gbps",), 5 * MS)["1Gbps"] == rows[-1].clock_ps // 3
 
 
-def test_turns_settle_at_the_servers_rate_or_at_a_workers() -> None:
-    """What is longer: the bytes of all eight over the server's link, which is full but while all begin together, with headers
-    of one to three in a hundred; or a worker's computing, push and pull."""
+def test_async_step_time_is_limited_by_server_link_or_worker() -> None:
+    """The longer of two times decides. One is the bytes of all eight workers over the server's link, with headers
+    of one to three percent; the other a worker's computing, push and pull."""
     training = {**TINY["training"], "system": {"kind": "asynchronous"}}
     asked = build_scenario({**TINY, "training": training})
     busy = asynchronous_step_times(asked, 400_000, 200_000, ("1Gbps",), 5 * MS)["1Gbps"]

@@ -70,31 +70,30 @@ def sent_by(reducer: Reducer, model: str = "resnet20", outputs: int = 10) -> int
     return sent.nbytes[0]
 
 
-def test_the_table_of_layers() -> None:
+def test_resnet20_layer_sizes_match_hand_computation() -> None:
     assert [info.numel for info in tensors_of(find_model("resnet20").build(10))] == by_hand()
     assert sum(by_hand()) == 269_722 and len(by_hand()) == 59
 
 
 @pytest.mark.parametrize("reducer", [Dense(), TopK(ratio=0.01), RandomK(ratio=0.01)], ids=["none", "topk", "randomk"])
-def test_bytes_are_those_by_hand_and_within_a_percent_of_those_published(reducer: Reducer) -> None:
+def test_sent_bytes_match_hand_count_and_published_within_one_percent(reducer: Reducer) -> None:
     mine = sent_by(reducer)
     assert mine == serialised(reducer.kind, by_hand())
     assert mine == pytest.approx(PUBLISHED[reducer.kind], rel=0.01)
 
 
-def test_the_table_of_their_layers() -> None:
+def test_resnet20_v2_layer_sizes_match_hand_computation() -> None:
     assert [info.numel for info in tensors_of(find_model("resnet20-v2").build(11))] == theirs_by_hand()
     assert 4 * sum(theirs_by_hand()) == PUBLISHED["none"]
 
 
 @pytest.mark.parametrize("reducer", [Dense(), TopK(ratio=0.01), RandomK(ratio=0.01)], ids=["none", "topk", "randomk"])
-def test_bytes_of_their_network_are_those_published(reducer: Reducer) -> None:
-    """To the byte."""
+def test_sent_bytes_of_resnet20_v2_equal_published_bytes(reducer: Reducer) -> None:
     assert sent_by(reducer, "resnet20-v2", 11) == serialised(reducer.kind, theirs_by_hand()) == PUBLISHED[reducer.kind]
 
 
-def test_dgcs_published_bytes_are_within_what_its_threshold_leaves_open() -> None:
-    """0.8 to 1.3 times the elements that it aims at, tensor by tensor: theirs and ours."""
+def test_dgc_bytes_are_within_threshold_tolerance() -> None:
+    """DGC sends 0.8 to 1.3 times its target per tensor, both in the published results and here."""
     aimed = [max(1, n // 100) for n in by_hand()]
     least, most = sum(8 * math.ceil(0.8 * n) for n in aimed), sum(8 * math.floor(1.3 * n) for n in aimed)
     assert least <= 23_909 <= most and least <= sent_by(DGC(ratio=0.01)) <= most
@@ -103,8 +102,9 @@ def test_dgcs_published_bytes_are_within_what_its_threshold_leaves_open() -> Non
 @pytest.mark.parametrize(("reducer", "expected"), [
     (Half(), 538_804), (SignSGD(scale="none"), 33_676), (SignSGD(), 33_900), (TernGrad(), 67_599), (QSGD(), 277_994),
 ], ids=lambda each: getattr(each, "kind", ""))  # fmt: skip
-def test_bytes_of_the_others_are_those_by_hand(reducer: Reducer, expected: int) -> None:
-    """Of their network with our ten outputs, as the page has them: two bytes, bits, two bits and a scale a packet, a byte and a norm for 128."""
+def test_sent_bytes_of_quantizers_match_hand_count(reducer: Reducer, expected: int) -> None:
+    """The network is GRACE's with ten outputs, as on the page. Elements take two bytes, a bit, two bits and a scale
+    per packet, or a byte and a norm per 128."""
     sizes = [*theirs_by_hand()[:-2], 640, 10]
     packets = lambda n, per: -(-n // (4096 - per))
     of = {

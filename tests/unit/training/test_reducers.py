@@ -54,9 +54,11 @@ ALL: dict[str, Reducer] = {
 @pytest.mark.parametrize("name", ALL)
 @budget(0.25)
 @given(shape=SHAPES, seed=st.integers(0, 1000), payload=st.integers(140, 700), lost=st.integers(0, 2**32))
-def test_any_packets_may_be_missing(name: str, shape: tuple[int, ...], seed: int, payload: int, lost: int) -> None:
-    """Bytes are those of the serialised form; what is decoded from the packets that are there is what the mask says, and
-    is what a complete decoding has where units are there, and zero elsewhere."""
+def test_decoding_accepts_any_missing_packets(
+    name: str, shape: tuple[int, ...], seed: int, payload: int, lost: int
+) -> None:
+    """Bytes are those of the serialised form. Decoding the packets that arrived equals decoding with their mask: an
+    element has its value of the complete decoding, or zero."""
     reducer, info = ALL[name], info_of(*shape)
     encoded = reducer.compress(drawn(shape, seed), info, State(seed, 0, 0))
     packets = encoded.to_packets(payload)
@@ -77,8 +79,8 @@ def test_any_packets_may_be_missing(name: str, shape: tuple[int, ...], seed: int
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_each_costs(name: str) -> None:
-    """Of 1000 x 30 float32: in closed form."""
+def test_encoded_bytes_match_closed_form(name: str) -> None:
+    """The tensor has 1000 x 30 float32 elements."""
     n, info = 30_000, info_of(1000, 30)
     expected = {
         "none": 4 * n, "fp16": 2 * n, "bf16": 2 * n, "topk": 8 * n // 10, "randomk": 4 * n // 10, "randomk unbiased": n,
@@ -93,7 +95,7 @@ def test_what_each_costs(name: str) -> None:
         assert sent.nbytes[0] == expected[name]
 
 
-def test_too_small_a_packet_is_refused() -> None:
+def test_packet_smaller_than_a_unit_is_rejected() -> None:
     encoded = QSGD().compress(drawn((300,), 1), info_of(300), State(1, 0, 0))
     with pytest.raises(ValueError, match="a unit of 132 bytes and a head of 0 do not fit a packet of 100"):
         encoded.packets(100)
@@ -102,12 +104,12 @@ def test_too_small_a_packet_is_refused() -> None:
 # of each: its promise
 
 
-def test_half_has_the_nearest_value_and_no_infinity() -> None:
+def test_half_rounds_to_nearest_finite_value() -> None:
     got = one(Half(), torch.tensor([1e6, -1e6, 1.0009765625, 3e-8]))
     assert got.tolist() == [65504, -65504, 1.0009765625, pytest.approx(5.96e-8, rel=1e-3)]
 
 
-def test_topk_by_hand() -> None:
+def test_topk_matches_hand_computation() -> None:
     got = one(TopK(ratio=0.4), torch.tensor([[0.1, -3.0, 2.0], [0.0, 2.5, -0.2]]))
     assert got.tolist() == [[0, -3, 0], [0, 2.5, 0]]
 
@@ -121,7 +123,7 @@ def test_topk_is_a_contraction(shape: tuple[int, ...], seed: int) -> None:
     assert (x - one(TopK(ratio=0.1), x)).norm() ** 2 <= (1 - kept / info.numel) * x.norm() ** 2 * (1 + 1e-5)
 
 
-def test_randomk_draws_the_same_for_all_workers_and_other_ones_each_step() -> None:
+def test_randomk_indices_are_equal_across_workers_and_differ_by_step() -> None:
     info, reducer = info_of(1000), RandomK(ratio=0.1)
     seen = [
         reducer.compress(torch.ones(1000), info, State(7, w, 3, step=s)).known["indices"]
@@ -146,8 +148,8 @@ def rounding(values: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
     (QSGD(bucket=257, levels=4), rounding(X, X.norm() / 4)),
     (TernGrad(clip=0), rounding(X, X.abs().max())),
 ], ids=["randomk", "qsgd", "qsgd 4 levels", "terngrad"])  # fmt: skip
-def test_unbiased_with_the_variance_of_its_rule(reducer: Reducer, variance: torch.Tensor) -> None:
-    """The mean of many draws is the tensor, within five standard errors; all variances together are what they should be."""
+def test_unbiased_reducers_have_zero_mean_error_and_stated_variance(reducer: Reducer, variance: torch.Tensor) -> None:
+    """The mean of many draws is the tensor, within five standard errors; the summed variance is as stated."""
     info, draws = info_of(257), 600
     seen = [reducer.decode(reducer.compress(X, info, State(1, 0, 0, step=s)), info) - X for s in range(draws)]
     errors = torch.stack(seen)
@@ -155,7 +157,7 @@ def test_unbiased_with_the_variance_of_its_rule(reducer: Reducer, variance: torc
     assert float(errors.square().sum()) == pytest.approx(float(variance.sum()) * draws, rel=0.1)
 
 
-def test_variance_of_qsgd_is_bounded() -> None:
+def test_qsgd_variance_is_bounded() -> None:
     """min(d/s^2, sqrt(d)/s) |x|^2 for each bucket (lemma 3.1)."""
     x, info, reducer = drawn((66,), 8), info_of(66), QSGD(levels=4, bucket=33)
     draws = [reducer.decode(reducer.compress(x, info, State(1, 0, 0, step=s)), info) - x for s in range(200)]
@@ -164,8 +166,8 @@ def test_variance_of_qsgd_is_bounded() -> None:
     assert (found <= bound * 1.05).all()
 
 
-def test_terngrad_by_hand() -> None:
-    """The largest always stays, zero stays zero, signs are kept; beyond 2.5 sigma values are cut."""
+def test_terngrad_matches_hand_computation() -> None:
+    """The largest value stays, zero stays zero, and signs stay; values beyond 2.5 sigma are clipped."""
     x = torch.tensor([4.0, -4.0, 0.0, 1.0])
     for seed in range(20):
         got = one(TernGrad(clip=0), x, State(seed, 0, 0))
@@ -174,15 +176,15 @@ def test_terngrad_by_hand() -> None:
     assert float(one(TernGrad(), spike).max()) == pytest.approx(2.5 * float(spike.std(correction=0)), rel=1e-5)
 
 
-def test_signs_by_hand() -> None:
+def test_signsgd_matches_hand_computation() -> None:
     x = torch.tensor([3.0, -1.0, 0.0, -2.0, 0.5, 0.5, 0.5, 0.5, -8.0])
     assert one(SignSGD(scale="none"), x).tolist() == [1, -1, 1, -1, 1, 1, 1, 1, -1]
     mean = float(x.abs().mean())
     assert one(SignSGD(), x).tolist() == pytest.approx([mean, -mean, mean, -mean, mean, mean, mean, mean, -mean])
 
 
-def test_most_votes_win() -> None:
-    """Three workers and four: the majority's sign, a tie is plus; a bit comes back for each; what is no number stays so."""
+def test_majority_vote_decides_signs() -> None:
+    """Three and four workers vote: a tie is plus, a bit comes back for each, and NaN stays NaN."""
     info = [TensorInfo("t", (9,), 9, "float32", 0)]
     votes = [
         [1, 1, -1, -1, 1, -1, 1, -1, -1],
@@ -204,15 +206,15 @@ def test_most_votes_win() -> None:
         SignSGD(vote=True)
 
 
-def test_powersgd_keeps_a_matrix_of_its_rank() -> None:
-    """Exactly, from the first step on; vectors always."""
+def test_powersgd_is_exact_for_matrices_of_its_rank() -> None:
+    """The first step is exact already; vectors always are."""
     u, v = drawn((20, 2), 1), drawn((30, 2), 2)
     assert torch.allclose(one(PowerSGD(rank=2), u @ v.T), u @ v.T, atol=1e-5)
     assert torch.equal(one(PowerSGD(rank=2), drawn((9,), 4)), drawn((9,), 4))
 
 
-def test_powersgd_finds_the_best_matrix_of_its_rank() -> None:
-    """With warm starts and a matrix that stays, its error falls to that of the singular value decomposition."""
+def test_powersgd_converges_to_best_low_rank_matrix() -> None:
+    """With warm starts and a constant matrix, its error falls to that of the singular value decomposition."""
     left, _ = torch.linalg.qr(drawn((40, 40), 1))
     right, _ = torch.linalg.qr(drawn((30, 30), 2))
     sizes = torch.tensor([8.0, 4.0, 1.0] + [0.5] * 27)
@@ -223,16 +225,16 @@ def test_powersgd_finds_the_best_matrix_of_its_rank() -> None:
     assert errors[0] > best * 1.001 and errors[-1] == pytest.approx(best, rel=1e-4)
 
 
-def test_powersgd_of_several_workers_is_that_of_their_mean() -> None:
-    """It is linear in the matrix."""
+def test_powersgd_over_workers_equals_powersgd_of_their_mean() -> None:
+    """PowerSGD is linear in the matrix."""
     each = [drawn((12, 10), seed) for seed in range(4)]
     together = Exchange(PowerSGD(rank=2), [info_of(12, 10)], 4, seed=9).step([[m] for m in each], 0)[0][0]
     alone = Exchange(PowerSGD(rank=2), [info_of(12, 10)], 1, seed=9).step([[sum(each) / 4]], 0)[0][0]
     assert torch.allclose(together, alone, atol=1e-5)
 
 
-def test_dgc_by_hand() -> None:
-    """m = 0.5, one element of four a step: u and v of algorithm 4 of the paper, by hand."""
+def test_dgc_matches_hand_computation() -> None:
+    """With momentum 0.5 and one element of four per step, u and v follow algorithm 4 of the paper."""
     reducer, info = DGC(ratio=0.25, momentum=0.5), info_of(4)
     exchange = Exchange(reducer, [info], 1)
     first, _ = exchange.step([[torch.tensor([4.0, 1.0, 2.0, 0.0])]], 0)
@@ -259,8 +261,8 @@ def test_dgc_clips_and_warms_up() -> None:
     assert float(encoded.fields[0].norm()) == pytest.approx(1.0)  # 2 / sqrt(4)
 
 
-def test_dgc_sends_about_as_much_as_it_is_told() -> None:
-    """From a sample of one in a hundred of 100,000 elements with a heavy tail."""
+def test_dgc_sends_about_its_target_share() -> None:
+    """The threshold comes from a sample of one in a hundred of 100,000 elements with a heavy tail."""
     reducer, info = DGC(ratio=0.01), info_of(100_000)
     for seed in range(5):
         encoded = reducer.compress(drawn((100_000,), seed), info, State(seed, 0, 0))
@@ -275,8 +277,8 @@ def test_dgc_sends_about_as_much_as_it_is_told() -> None:
 )
 @budget(0.1)
 @given(seed=st.integers(0, 1000), lost=st.sampled_from([0.0, 0.3, 1.0]), payload=st.sampled_from([160, 400]))
-def test_error_feedback_conserves_the_sum(name: str, seed: int, lost: float, payload: int) -> None:
-    """All that was sent and what is kept is the sum of the gradients, of whatever packets the network loses, as they are fed back."""
+def test_error_feedback_conserves_gradient_sum(name: str, seed: int, lost: float, payload: int) -> None:
+    """Sent values and residuals add up to the sum of the gradients, as lost packets are fed back."""
     shapes = [(40, 30), (17,)]
     exchange = Exchange(
         ErrorFeedback(reducer=ALL[name]), [info_of(*s) for s in shapes], 2, seed, payload=payload, feed_back=True
@@ -295,7 +297,7 @@ def test_error_feedback_conserves_the_sum(name: str, seed: int, lost: float, pay
         assert torch.allclose(total[t].flatten() + kept, whole[t].flatten(), atol=1e-4)
 
 
-def test_what_the_network_lost_can_be_fed_back() -> None:
+def test_lost_packets_are_fed_back_in_next_step() -> None:
     exchange = Exchange(ErrorFeedback(reducer=Dense()), [info_of(400)], 1, payload=400, feed_back=True)
     x = drawn((400,), 1)
     lose = Replay([[Answer([[torch.tensor([True, False, True, True])]])]])
@@ -305,8 +307,8 @@ def test_what_the_network_lost_can_be_fed_back() -> None:
     assert torch.equal(again[0] + got[0], x)
 
 
-def test_momentum_correction_is_momentum_without_compression() -> None:
-    """Then it is what the optimiser would have done: u <- m u + g."""
+def test_momentum_correction_without_compression_equals_momentum() -> None:
+    """The optimiser would compute the same: u <- m u + g."""
     exchange, velocity = Exchange(MomentumCorrection(reducer=Dense(), momentum=0.9), [info_of(5)], 1), torch.zeros(5)
     for step in range(5):
         gradient = drawn((5,), step)
@@ -314,8 +316,8 @@ def test_momentum_correction_is_momentum_without_compression() -> None:
         assert torch.allclose(exchange.step([[gradient]], step)[0][0], velocity)
 
 
-def test_momentum_around_feedback_is_dgc() -> None:
-    """With masking and an exact threshold: algorithm 4 of the paper."""
+def test_momentum_correction_with_error_feedback_equals_dgc() -> None:
+    """With masking and an exact threshold both are algorithm 4 of the paper."""
     ours = MomentumCorrection(reducer=ErrorFeedback(reducer=TopK(ratio=0.25)), momentum=0.5, masking=True)
     a, b = Exchange(ours, [info_of(8)], 1), Exchange(DGC(ratio=0.25, momentum=0.5), [info_of(8)], 1)
     for step in range(6):
@@ -328,7 +330,7 @@ def test_momentum_around_feedback_is_dgc() -> None:
     assert step >= 2
 
 
-def test_feedback_twice_is_refused() -> None:
+def test_error_feedback_rejects_dgc_and_unbiased_randomk() -> None:
     with pytest.raises(ScenarioError, match="dgc keeps what it does not send"):
         ErrorFeedback(reducer=DGC())
     with pytest.raises(ScenarioError, match="randomk is unbiased"):
@@ -341,9 +343,9 @@ def test_feedback_twice_is_refused() -> None:
     (ErrorFeedback(reducer=RandomK(ratio=0.1)), True), (ErrorFeedback(reducer=PowerSGD(rank=2)), True),
     (QSGD(), True), (TernGrad(clip=0), True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> None:
-    """Each worker has another optimum, so its gradient is large where the mean is zero: sparse and signed gradients without
-    feedback do not get there in this many steps, with it they do."""
+def test_least_squares_converges_with_feedback_or_unbiased_reducers(reducer: Reducer, converges: bool) -> None:
+    """Each worker has another optimum, so its gradient is large where the mean is zero. Sparse and signed gradients
+    without feedback do not converge in this many steps; with it they do."""
     error = distance_after(reducer)
     assert (error < 0.1) is converges, error
 
@@ -351,8 +353,8 @@ def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> Non
 # lost packets and what stands for them
 
 
-def test_fills_by_hand() -> None:
-    """Two workers, two packets of two elements; the second's second packet is lost in step 1."""
+def test_fill_rules_match_hand_computation() -> None:
+    """Two workers send two packets of two elements; the second worker's second packet is lost in step 1."""
     x = [[torch.tensor([2.0, 4.0, 6.0, 8.0])], [torch.tensor([4.0, 6.0, 10.0, 12.0])]]
     gone = Replay([[Answer([[None], [torch.tensor([True, step != 1])]])] for step in (0, 1)])
     expected = {"zero": [3, 5, 3, 4], "rescaled": [3, 5, 6, 8], "stale": [3, 5, 8, 10]}
@@ -364,19 +366,19 @@ def test_fills_by_hand() -> None:
         assert sent.lost == [[0.0], [0.5]] and sent.nbytes == [16, 16]
 
 
-def test_stale_before_there_is_anything_is_zero() -> None:
+def test_stale_fill_is_zero_in_first_step() -> None:
     exchange = Exchange(Dense(), [info_of(2)], 1, fill="stale", payload=4)
     got, _ = exchange.step([[torch.tensor([5.0, 7.0])]], 0, Replay([[Answer([[torch.tensor([False, True])]])]]))
     assert got[0].tolist() == [0, 7]
 
 
-def test_fills_that_want_to_know_places_refuse_topk() -> None:
+def test_rescaled_fill_rejects_topk() -> None:
     with pytest.raises(ValueError, match="needs to know which elements were lost, and topk sends them"):
         Exchange(TopK(), [info_of(4)], 2, fill="rescaled")
 
 
-def test_goes_on_from_a_checkpoint() -> None:
-    """State saved and loaded gives the same further steps."""
+def test_reducer_state_resumes_from_checkpoint() -> None:
+    """Saved and loaded state gives the same further steps."""
     reducer = MomentumCorrection(reducer=ErrorFeedback(reducer=PowerSGD(rank=1)), momentum=0.9)
     first = Exchange(reducer, [info_of(12, 10)], 1)
     for step in range(3):
@@ -386,9 +388,10 @@ def test_goes_on_from_a_checkpoint() -> None:
     assert torch.equal(first.step([[drawn((12, 10), 9)]], 3)[0][0], second.step([[drawn((12, 10), 9)]], 3)[0][0])
 
 
-def test_what_servers_answer_by_hand() -> None:
-    """Two workers, 1000 elements of one tensor. Dense means are float32, or half of it; of two workers' largest tenths, at other
-    places, 200 elements come back with theirs; of a tenth that a seed has chosen for both, 100 without."""
+def test_server_answer_bytes_match_hand_computation() -> None:
+    """Two workers push 1000 elements of one tensor. Dense means are float32, or half of it. The largest tenths of
+    two workers, at different positions, come back as 200 elements with positions; a tenth that a seed has chosen
+    for both comes back as 100 without."""
     from gradwire.training.exchange.encoded_tensors import Encoded
 
     info = [TensorInfo("t", (1000,), 1000, "float32", 0)]

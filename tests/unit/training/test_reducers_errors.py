@@ -29,16 +29,17 @@ from gradwire.training.reducers.state import State  # noqa: E402
 
 @budget(0.3)
 @given(shape=SHAPES, seed=st.integers(0, 1000), scale=st.sampled_from([1e-6, 1e-3, 1.0, 1e4]))
-def test_dense_is_the_gradient_and_halves_are_rounded_once(shape: tuple[int, ...], seed: int, scale: float) -> None:
-    """Significands of 24, 11 and 8 bits (IEEE 754): half a unit in the last place, or half of the smallest number."""
+def test_dense_is_exact_and_half_formats_round_once(shape: tuple[int, ...], seed: int, scale: float) -> None:
+    """Significands have 24, 11 and 8 bits (IEEE 754). The error is at most half a unit in the last place, or half
+    of the smallest number."""
     x = drawn(shape, seed) * scale
     assert torch.equal(one(Dense(), x), x)
     for reducer, bits, least in ((Half(), 11, 2.0**-25), (Half(format="bfloat16"), 8, 2.0**-134)):
         assert ((one(reducer, x) - x).abs() <= (x.abs() * 2.0**-bits).clamp(min=least)).all()
 
 
-def test_randomk_by_hand() -> None:
-    """Two of four elements: as they are, or twice as large; and the mean square of what is not sent is half of all."""
+def test_randomk_matches_hand_computation() -> None:
+    """Two of four elements are sent, as they are or doubled. The mean square of the unsent part is half of all."""
     x = torch.tensor([1.0, -2.0, 3.0, 4.0])
     plain, unbiased = one(RandomK(ratio=0.5), x, seed=3), one(RandomK(ratio=0.5, unbiased=True), x, seed=3)
     sent = plain != 0
@@ -47,9 +48,9 @@ def test_randomk_by_hand() -> None:
     assert sum(missed) / 600 == pytest.approx((1 - 0.5) * 30, rel=0.05)
 
 
-def test_qsgd_by_hand() -> None:
-    """Norms 5 and 10: levels of a fifth of these meet all values, which need no rounding then; (1, 0) of norm 1 with two levels
-    to a norm are 1 and 0; and 0.6 of them is 1 in one of five draws of a quarter of a level, on average."""
+def test_qsgd_matches_hand_computation() -> None:
+    """Buckets have the norms 5 and 10; levels of a fifth of these meet all values without rounding. With one level,
+    0.6 is rounded to 1 in three of five draws."""
     assert one(QSGD(levels=5, bucket=2), torch.tensor([3.0, -4.0, -6.0, 8.0])).tolist() == [3, -4, -6, 8]
     encoded = QSGD(levels=5, bucket=2).compress(torch.tensor([3.0, -4.0, -6.0]), info_of(3), State(0, 0, 0))
     assert encoded.fields[0].flatten().tolist() == [5, 6] and encoded.fields[1].tolist() == [[3, -4], [-5, 0]]
@@ -69,16 +70,17 @@ def test_scaled_signs_are_a_contraction(shape: tuple[int, ...], seed: int) -> No
 
 @budget(0.3)
 @given(shape=SHAPES, seed=st.integers(0, 1000), rank=st.integers(1, 4))
-def test_powersgd_projects(shape: tuple[int, ...], seed: int, rank: int) -> None:
-    """P P^T M: what is missing is orthogonal to it, so that no more than everything is, and the norms add up."""
+def test_powersgd_is_an_orthogonal_projection(shape: tuple[int, ...], seed: int, rank: int) -> None:
+    """The error is orthogonal to P P^T M. Squared norms therefore add up, and the error is at most the whole."""
     x = drawn(shape, seed)
     got = one(PowerSGD(rank=rank), x)
     lost, kept, whole = (float(each.double().square().sum()) for each in (x - got, got, x))
     assert lost + kept == pytest.approx(whole, rel=1e-3, abs=1e-9) and lost <= whole * (1 + 1e-4)
 
 
-def test_powersgd_by_hand() -> None:
-    """A matrix with rows 1 1 1 1, 0, 2 2 2 2, 0, rank 1: P is (1 0 2 0) / sqrt(5), whatever Q, up to its sign."""
+def test_powersgd_matches_hand_computation() -> None:
+    """The matrix has the rows 1 1 1 1, 0, 2 2 2 2, 0, and rank 1. P is (1 0 2 0) / sqrt(5), up to its sign, for
+    every Q."""
     x = torch.tensor([[1.0] * 4, [0.0] * 4, [2.0] * 4, [0.0] * 4])
     exchange = Exchange(PowerSGD(rank=1), [info_of(4, 4)], 1)
     got, sent = exchange.step([[x]], 0)
@@ -89,8 +91,8 @@ def test_powersgd_by_hand() -> None:
 
 @budget(0.2)
 @given(seed=st.integers(0, 1000), ratio=st.sampled_from([0.01, 0.1, 0.5]), masking=st.booleans())
-def test_dgc_conserves_the_sum(seed: int, ratio: float, masking: bool) -> None:
-    """Without momentum all that was sent and what adds up still are the sum of the gradients."""
+def test_dgc_conserves_gradient_sum(seed: int, ratio: float, masking: bool) -> None:
+    """Without momentum, sent and accumulated values add up to the sum of the gradients."""
     exchange = Exchange(DGC(ratio=ratio, momentum=0.0, masking=masking), [info_of(40, 30)], 2, seed)
     sent, given_ = torch.zeros(40, 30), torch.zeros(40, 30)
     for step in range(5):
@@ -107,8 +109,9 @@ def test_dgc_conserves_the_sum(seed: int, ratio: float, masking: bool) -> None:
     (ErrorFeedback(reducer=SignSGD(scale="none")), False), (PowerSGD(rank=1), False),
     (ErrorFeedback(reducer=PowerSGD(rank=1)), True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(reducer: Reducer, converges: bool) -> None:
-    """As in `test_reducers`: four workers with optima of their own. DGC's feedback is its own; rank 1 is one direction of ten in
-    every step; signs without a scale step as far at the optimum as far from it, whatever is kept for later."""
+def test_least_squares_converges_for_expected_reducers(reducer: Reducer, converges: bool) -> None:
+    """Four workers have different optima, as in `test_reducers`. DGC has built-in feedback; rank 1 is one direction
+    of ten in every step; signs without a scale step as far at the optimum as far from it, with or without
+    feedback."""
     error = distance_after(reducer)
     assert (error < 0.1) is converges, error

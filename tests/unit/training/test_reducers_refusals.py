@@ -55,13 +55,13 @@ def tiny(*more: str):
     (lambda: ErrorFeedback(reducer=TopK(), decay=2.0), "decay: is out of range"),
     (lambda: ErrorFeedback(reducer=5), "reducer: is of the wrong type"),
 ])  # fmt: skip
-def test_what_cannot_be_made_is_explained(make, words: str) -> None:
+def test_invalid_reducer_arguments_are_explained(make, words: str) -> None:
     with pytest.raises(ScenarioError, match=words) as caught:
         make()
     assert caught.value.mistakes
 
 
-def test_tables_of_a_scenario_are_explained_as_before() -> None:
+def test_invalid_reducer_table_of_scenario_is_explained() -> None:
     with pytest.raises(ScenarioError, match=r"(?s)invalid scenario, 1 error:.*training.reducer.ratio: is out of range"):
         tiny('training.reducer={kind="topk", ratio=0.0}')
 
@@ -76,7 +76,7 @@ def test_tables_of_a_scenario_are_explained_as_before() -> None:
     (lambda: MomentumCorrection(reducer=MomentumCorrection(reducer=TopK())), "topk already has momentum correction"),
     (lambda: MomentumCorrection(reducer=ErrorFeedback(reducer=MomentumCorrection(reducer=TopK()))), "already has momentum correction"),
 ])  # fmt: skip
-def test_nothing_is_done_twice(make, words: str) -> None:
+def test_nested_feedback_and_momentum_are_rejected(make, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         make()
 
@@ -92,7 +92,7 @@ PLAIN = "training.optimizer.momentum=0.0"
     (["training.error_feedback=true"], "training.error_feedback: has nothing to feed back.*feed_back = true"),
     (["training.error_feedback=true", 'training.reducer={kind="none"}'], "has nothing to feed back"),
 ])  # fmt: skip
-def test_nothing_is_done_twice_or_for_nothing_in_a_scenario(settings: list[str], words: str) -> None:
+def test_scenario_rejects_redundant_feedback_and_momentum(settings: list[str], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         tiny(*settings)
 
@@ -101,7 +101,7 @@ def test_nothing_is_done_twice_or_for_nothing_in_a_scenario(settings: list[str],
     ['training.reducer={kind="dgc"}', PLAIN], ['training.reducer={kind="dgc", momentum=0.0}'],
     ["training.error_feedback=true", "training.feed_back=true"],
 ])  # fmt: skip
-def test_what_makes_sense_is_not_refused(settings: list[str]) -> None:
+def test_scenario_accepts_consistent_feedback_and_momentum(settings: list[str]) -> None:
     assert tiny(*settings).training is not None
 
 
@@ -109,7 +109,7 @@ def test_what_makes_sense_is_not_refused(settings: list[str]) -> None:
     ('kind="qsgd", bucket=5000', "bucket=4092", r"qsgd: a unit of 5004 bytes .*at most 4096 bytes \(bucket \+ 4\)"),
     ('kind="powersgd", rank=17', "rank=16", r"powersgd: a unit of 68 bytes .*at most 64 bytes \(4 rank\)"),
 ])  # fmt: skip
-def test_units_larger_than_a_packet_are_refused_before_the_first_step(reducer: str, fits: str, words: str) -> None:
+def test_units_larger_than_packet_are_rejected_before_first_step(reducer: str, fits: str, words: str) -> None:
     more = ['training.network="ideal"', f'transport.payload="{64 if "rank" in reducer else 4096}B"']
     asked = tiny(f"training.reducer={{{reducer}}}", *more)
     with pytest.raises(ScenarioError, match=f"training.reducer: {words}"):
@@ -119,8 +119,8 @@ def test_units_larger_than_a_packet_are_refused_before_the_first_step(reducer: s
     trainer_of(asked, data_of(asked.training)).step()
 
 
-def test_units_are_refused_where_only_some_tensors_have_them() -> None:
-    """The largest tensor goes as it is, a smaller one as a product."""
+def test_oversized_units_of_some_tensors_are_rejected() -> None:
+    """The largest tensor is sent as it is, a smaller one as factors."""
     with pytest.raises(ScenarioError, match="a unit of 8 bytes"):
         Exchange(PowerSGD(rank=2), [info_of(1000), info_of(10, 10)], 1, payload=4)
     Exchange(PowerSGD(rank=2), [info_of(1000), info_of(2, 2)], 1, payload=4)
@@ -130,7 +130,7 @@ def test_units_are_refused_where_only_some_tensors_have_them() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_gradients_that_do_not_fit_are_refused(name: str) -> None:
+def test_gradients_of_wrong_size_or_type_are_rejected(name: str) -> None:
     with pytest.raises(ScenarioError, match="gradient of t: has 6 elements; expected 12"):
         ALL[name].compress(torch.ones(2, 3), info_of(3, 4), State(0, 0, 0))
     with pytest.raises(ScenarioError, match=r"gradient of t: has elements of torch\.complex64; expected real ones"):
@@ -139,7 +139,7 @@ def test_gradients_that_do_not_fit_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_masks_that_do_not_fit_are_refused(name: str) -> None:
+def test_masks_of_wrong_length_are_rejected(name: str) -> None:
     reducer, info = ALL[name], info_of(60, 40)
     encoded = reducer.compress(drawn((60, 40), 1), info, State(0, 0, 0))
     for count in (0, 1, encoded.units - 1, encoded.units + 1, 9_999):
@@ -149,7 +149,7 @@ def test_masks_that_do_not_fit_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 2)])
 @pytest.mark.parametrize("name", ALL)
-def test_of_nothing_nothing_is_sent(name: str, shape: tuple[int, ...]) -> None:
+def test_empty_tensors_send_nothing(name: str, shape: tuple[int, ...]) -> None:
     reducer, info = ALL[name], info_of(*shape)
     encoded = reducer.compress(torch.zeros(shape), info, State(0, 0, 0))
     assert encoded.nbytes() == 0 and encoded.to_packets() == []
@@ -185,8 +185,7 @@ SHOWS = {**{name: each for name, each in ALL.items() if "randomk" not in name}, 
 
 
 @pytest.mark.parametrize("name", SHOWS)
-def test_what_is_no_number_shows_once(name: str) -> None:
-    """In the step that has it, and in none after it."""
+def test_nan_gradient_affects_only_its_step(name: str) -> None:
     first, *later = steps_of(SHOWS[name], spoiled(NAN))
     assert first.isnan().any()
     assert all(each.isfinite().all() and each.any() for each in later)
@@ -194,8 +193,8 @@ def test_what_is_no_number_shows_once(name: str) -> None:
 
 @pytest.mark.parametrize("value", [INF, -INF])
 @pytest.mark.parametrize("name", SHOWS)
-def test_infinity_does_not_stay(name: str, value: float) -> None:
-    """float16 has its largest number instead, and a sign is a sign: there it hides."""
+def test_infinite_gradient_affects_only_its_step(name: str, value: float) -> None:
+    """float16 sends its largest number instead, and a sign is a sign: they hide infinity."""
     first, *later = steps_of(SHOWS[name], spoiled(value))
     hidden = name.startswith(("fp16", "bf16", "signsgd bare"))
     assert bool(first.isfinite().all()) is hidden
@@ -205,14 +204,14 @@ def test_infinity_does_not_stay(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("fed_back", [False, True])
-def test_what_randomk_has_not_drawn_is_not_remembered(fed_back: bool) -> None:
+def test_randomk_does_not_remember_undrawn_nan(fed_back: bool) -> None:
     reducer: Reducer = RandomK(ratio=0.1)
     found = steps_of(ErrorFeedback(reducer=reducer) if fed_back else reducer, spoiled(NAN), 40)
     assert all(each.isfinite().all() for each in found[1:])
 
 
-def test_all_signs_are_nan_if_one_element_is() -> None:
-    """One more unit says so, unless it is lost: a byte for nine elements more."""
+def test_one_nan_makes_all_signs_nan() -> None:
+    """One more unit marks NaN, unless it is lost."""
     reducer, info = SignSGD(scale="none"), info_of(9)
     x = torch.tensor([1.0] * 8 + [NAN])
     encoded = reducer.compress(x, info, State(0, 0, 0))
@@ -223,8 +222,8 @@ def test_all_signs_are_nan_if_one_element_is() -> None:
     assert reducer.covered(encoded, info, there).tolist() == [True] * 8 + [False]
 
 
-def test_powersgd_starts_anew_after_nan() -> None:
-    """From the random matrix that the step's seed has, as one that has no memory."""
+def test_powersgd_restarts_after_nan() -> None:
+    """It starts from the random matrix of the step's seed, as without warm start."""
     steps = steps_of(PowerSGD(rank=2), spoiled(NAN), 2)
     cold = Exchange(PowerSGD(rank=2, warm_start=False), [info_of(60, 40)], 1, seed=3)
     assert torch.equal(steps[1], cold.step([[drawn((60, 40), 1)]], 1)[0][0])
@@ -233,8 +232,8 @@ def test_powersgd_starts_anew_after_nan() -> None:
 @pytest.mark.parametrize("reducer", [
     DGC(ratio=0.02), DGC(ratio=0.02, masking=False), MomentumCorrection(reducer=ErrorFeedback(reducer=TopK(ratio=0.02))),
 ])  # fmt: skip
-def test_what_is_no_number_shows_alike_all_at_once(reducer: Reducer) -> None:
-    """As on a GPU, in rows."""
+def test_flat_gradients_treat_nonfinite_values_as_single_tensors_do(reducer: Reducer) -> None:
+    """A GPU uses such flat rows."""
     infos = [info_of(60, 40), info_of(30)]
     exchange, rows = Exchange(reducer, infos, 2, seed=3), FlatGradients(infos, 2, 3, torch.device("cpu"))
     for step in range(4):
@@ -251,14 +250,14 @@ def test_what_is_no_number_shows_alike_all_at_once(reducer: Reducer) -> None:
         assert sent.nbytes == whole.nbytes and bool(alone.isfinite().all()) is (step > 1)
 
 
-def test_finite_numbers_are_remembered_as_they_are() -> None:
+def test_zero_nonfinite_leaves_finite_values_unchanged() -> None:
     x = torch.tensor([-0.0, 1e-42, 3e38, -3e38, NAN, INF, -INF])
     assert zero_nonfinite(x).tolist() == [0, x[1].item(), x[2].item(), x[3].item(), 0, 0, 0]
     assert math.copysign(1, zero_nonfinite(x)[0].item()) == -1
 
 
-def test_terngrad_keeps_what_is_all_alike() -> None:
-    """Its deviation, which is that from the mean, is zero."""
+def test_terngrad_leaves_constant_tensors_unchanged() -> None:
+    """The standard deviation of a constant tensor is zero."""
     for value in (3.0, -0.1):
         assert torch.equal(one(TernGrad(), torch.full((1000,), value)), torch.full((1000,), value))
     assert not one(TernGrad(), torch.zeros(10)).any()

@@ -62,7 +62,7 @@ def replay(folder: Path, *more: str):
     ("dense", ["training.steps=4"], "3 steps there, 4 here"),
     ("dense", ["job.workers=3", "training.steps=5", TOPK], "2 workers there, 3 here; reducer none there, topk here; 3 steps there, 5 here;"),
 ])  # fmt: skip
-def test_another_training_is_refused_before_a_step(
+def test_replay_of_different_training_run_is_rejected_before_a_step(
     kept: Path, name: str, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "step", lambda self: pytest.fail("a step was trained"))
@@ -78,7 +78,7 @@ def test_another_training_is_refused_before_a_step(
     ("slimdp", [SLIMDP, "seed=9"]),
     ("topk", ['training.reducer={kind="topk", ratio=0.05}']),  # without its error feedback
 ])  # fmt: skip
-def test_what_may_differ_may(kept: Path, name: str, more: list[str]) -> None:
+def test_replay_allows_settings_that_do_not_change_packets(kept: Path, name: str, more: list[str]) -> None:
     assert len(replay(kept / name, *more).steps) == (2 if "training.steps=2" in more else 3)
 
 
@@ -94,7 +94,7 @@ def test_what_may_differ_may(kept: Path, name: str, more: list[str]) -> None:
     ("rounds.parquet", None, "rounds.parquet: is not there"),
     ("missing.parquet", None, "missing.parquet: is not there"),
 ])  # fmt: skip
-def test_damage_is_said_where_it_is(kept: Path, tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
+def test_damaged_replay_file_is_named(kept: Path, tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
     shutil.copytree(kept / "dense", tmp_path / "copy")
     place = tmp_path / "copy" / file
     place.unlink() if content is None else place.write_bytes(content.replace(b"FORMAT", b"%d" % FORMAT))
@@ -105,7 +105,9 @@ def test_damage_is_said_where_it_is(kept: Path, tmp_path: Path, file: str, conte
 @pytest.mark.parametrize(("file", "column", "value"), [
     ("rounds.parquet", "time_ps", -5), ("rounds.parquet", "step", -1), ("missing.parquet", "worker", -1), ("missing.parquet", "packets", 0),
 ])  # fmt: skip
-def test_numbers_that_cannot_be_are_refused(kept: Path, tmp_path: Path, file: str, column: str, value: int) -> None:
+def test_out_of_range_numbers_in_replay_tables_are_rejected(
+    kept: Path, tmp_path: Path, file: str, column: str, value: int
+) -> None:
     shutil.copytree(kept / "dense", tmp_path / "copy")
     table = parquet.read_table(kept / "dense" / file)
     values = table[column].to_numpy().copy()
@@ -116,7 +118,7 @@ def test_numbers_that_cannot_be_are_refused(kept: Path, tmp_path: Path, file: st
         replay(tmp_path / "copy")
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_invalid_replay_folders_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for name, words in (("nowhere", "nowhere: is not there"), ("file", "file: is a file"), ("n" * 300, "is not there")):
         with pytest.raises(ResultError, match=words):
@@ -130,9 +132,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     ("true", r"is of another training run: workers 8 there, 2 here; tensors of other sizes"),
     ("false", "run: did not record missing packets; expected the Result of a run with one job"),
 ])  # fmt: skip
-def test_a_run_is_no_training(tmp_path: Path, missing: str, words: str) -> None:
-    """It has a table of what was missing with other columns, and is replayed by `OfRun`; the command says in one line what does not
-    fit, and leaves nothing."""
+def test_simulated_run_is_rejected_as_recorded_training_run(tmp_path: Path, missing: str, words: str) -> None:
+    """Its table of missing packets has other columns, and `ResultLossNetwork` replays it. The command reports in
+    one line what does not fit, and leaves no folder."""
     run = load_scenario("train-tiny", set=["job.iterations=1", f"output.missing={missing}"], policy="dlcp")
     gradwire.simulate(run).write(tmp_path / "run")
     with pytest.raises(
@@ -147,8 +149,8 @@ def test_a_run_is_no_training(tmp_path: Path, missing: str, words: str) -> None:
     assert done.exit_code == 2 and words in " ".join(done.output.split()) and not (tmp_path / "out").exists()
 
 
-def test_tables_alone_say_what_was_pushed(tmp_path: Path) -> None:
-    """Kept from Python, with no scenario beside them; older tables say nothing, and are taken as they are."""
+def test_loss_tables_without_scenario_are_checked_and_replayed(tmp_path: Path) -> None:
+    """Python code has recorded them, without a scenario. Older tables without this metadata are accepted."""
     recipe: dict[str, int] = {"batch": 4, "steps": 2, "payload": 400}
     data = images("synthetic", 8, limit=200)
     network = LossRecording(Random(0.3))
@@ -178,8 +180,8 @@ def test_tables_alone_say_what_was_pushed(tmp_path: Path) -> None:
     assert [again.step() for _ in range(2)] == rows
 
 
-def test_a_folder_of_before_says_what_it_can(kept: Path, tmp_path: Path) -> None:
-    """Fields that its training.json has not got are not compared; a scenario that does not load any more is left out."""
+def test_old_run_folder_is_replayed_with_available_fields(kept: Path, tmp_path: Path) -> None:
+    """Fields missing from its training.json are not compared; a scenario that no longer loads is left out."""
     shutil.copytree(kept / "dense", tmp_path / "copy")
     summary = json.loads((tmp_path / "copy" / "training.json").read_text())
     (tmp_path / "copy" / "training.json").write_text(json.dumps({key: summary[key] for key in ("format", "workers")}))

@@ -71,8 +71,8 @@ def killed_in(step: int):
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_who_looks_on_changes_nothing(arm: str, tmp_path: Path) -> None:
-    """Every look at held-out data, or none before the end; a folder, or none."""
+def test_evaluations_and_output_folder_do_not_change_training(arm: str, tmp_path: Path) -> None:
+    """Evaluations run in every step, in every third, or at the end alone, with a folder and without."""
     found = [
         train(tiny(f"training.score_every={every}", arm=arm), None if place is None else tmp_path / f"{every}")
         for every in (1, 3, 100)
@@ -89,9 +89,9 @@ def test_who_looks_on_changes_nothing(arm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("steps", "settings", "every"), [
     (12, [], 2), (12, ["training.score_every=5"], 2), (7, ["training.checkpoint_every=3", "training.score_every=2"], 3),
 ])  # fmt: skip
-def test_it_rests_after_so_many_steps(arm: str, steps: int, settings: list[str], every: int) -> None:
-    """By hand: a checkpoint, which lets it rest, is taken of a trainer after every so many steps. By default it is when
-    held-out data is looked at by default, ten times in a training. Without a rest the clock is another one."""
+def test_network_rests_at_checkpoint_interval(arm: str, steps: int, settings: list[str], every: int) -> None:
+    """A trainer whose checkpoints let the network rest at the interval has the same clock. By default the interval
+    is that of evaluations, a tenth of a training run. Without rests the clock is another one."""
     scenario = tiny(f"training.steps={steps}", *settings, arm=arm)
     clocks = []
     for rests in (True, False):
@@ -110,8 +110,8 @@ def test_it_rests_after_so_many_steps(arm: str, steps: int, settings: list[str],
 
 @pytest.mark.parametrize("arm", ["dctcp", "spread", "slimdp", "beside traffic"])
 @pytest.mark.parametrize("rest", [3, 5])
-def test_stopped_between_rests_it_goes_on_alike(arm: str, rest: int, tmp_path: Path) -> None:
-    """In any step: from the last rest on, or, where there was none, from the beginning."""
+def test_run_stopped_between_rests_resumes_identically(arm: str, rest: int, tmp_path: Path) -> None:
+    """It resumes from the last rest, or from the beginning if there was none."""
     scenario = tiny(f"training.checkpoint_every={rest}", "training.score_every=2", arm=arm)
     train(scenario, tmp_path / "whole")
     for step in range(2, 8):
@@ -132,8 +132,10 @@ def test_stopped_between_rests_it_goes_on_alike(arm: str, rest: int, tmp_path: P
 
 
 @pytest.mark.parametrize("settings", [[], ["training.keep_missing=true"]])
-def test_whatever_file_it_was_killed_at(settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each file of all tables and checkpoints: after a look, a rest, and the end."""
+def test_run_killed_at_any_file_write_resumes_identically(
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills cover each file of all tables and checkpoints: after an evaluation, a rest, and the end."""
     scenario = tiny("training.steps=4", "training.checkpoint_every=3", "training.score_every=2", *settings, arm="dlcp")
     kills = Killed(monkeypatch)
     train(scenario, tmp_path / "whole")
@@ -149,9 +151,9 @@ def test_whatever_file_it_was_killed_at(settings: list[str], tmp_path: Path, mon
         assert alike(place, tmp_path / "whole"), kill_at
 
 
-def test_a_target_that_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reached where the network does not rest: before its first rest, after it, and with it. What is there is not trained
-    again for the same target, and going on comes to what it would have without one."""
+def test_run_resumes_past_reached_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target is reached before the network's first rest, after it, and with it. Steps are not trained again for
+    the same target, and the resumed run equals one without a target."""
     for rest, every, kept in ((3, 2, None), (3, 4, 3), (2, 4, 4)):
         scenario = tiny(f"training.checkpoint_every={rest}", f"training.score_every={every}", arm="spread")
         whole, part = tmp_path / f"whole {rest} {every}", tmp_path / f"part {rest} {every}"
@@ -169,8 +171,8 @@ def test_a_target_that_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert alike(part, whole)
 
 
-def test_a_target_that_was_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at any of the files of the look that reaches it, it is not taken as reached before all of them are there."""
+def test_run_killed_while_writing_target_evaluation_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target counts as reached only after all files of its evaluation are written."""
     scenario = tiny("training.checkpoint_every=3", "training.score_every=2", arm="spread")
     kills = Killed(monkeypatch)
     whole = train(scenario, tmp_path / "whole", until=1e-6)
@@ -191,8 +193,8 @@ def test_a_target_that_was_being_written(tmp_path: Path, monkeypatch: pytest.Mon
     ["training.network={loss=0.2}", "training.keep_missing=true"],
     ["training.network={loss=0.2}", 'training.system={kind="asynchronous", computing=["1ms","3ms"]}'],
 ], ids=["rule", "ideal", "kept", "asynchronous"])  # fmt: skip
-def test_where_nothing_is_remembered_looks_are_checkpoints(settings: list[str], tmp_path: Path) -> None:
-    """Whatever `checkpoint_every` is, a checkpoint is at every look, also that which reaches a target."""
+def test_stateless_networks_checkpoint_at_every_evaluation(settings: list[str], tmp_path: Path) -> None:
+    """`checkpoint_every` has no effect; the evaluation that reaches a target writes a checkpoint, too."""
     scenario = tiny("training.checkpoint_every=3", "training.score_every=2", *settings, arm="dlcp")
     with pytest.raises(KeyboardInterrupt):
         train(scenario, tmp_path / "a", progress=killed_in(4))
@@ -205,7 +207,7 @@ def test_where_nothing_is_remembered_looks_are_checkpoints(settings: list[str], 
         assert alike(tmp_path / each, tmp_path / "whole")
 
 
-def test_what_remembers() -> None:
+def test_stateful_networks_are_detected_through_wrappers() -> None:
     session = Simulated(Session(tiny()))
     assert all(
         is_stateful(each)
@@ -223,7 +225,7 @@ def test_what_remembers() -> None:
     session.plays.close()
 
 
-def test_a_number_of_steps() -> None:
+def test_invalid_checkpoint_interval_is_rejected() -> None:
     for wrong in ("0", "-1", "2.5", '"often"'):
         with pytest.raises(ScenarioError, match=r"training\.checkpoint_every"):
             tiny(f"training.checkpoint_every={wrong}")

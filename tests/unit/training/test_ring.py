@@ -58,8 +58,8 @@ class ByHand:
 
 @pytest.mark.parametrize("pull_fill", ["stale", "zero"])
 @pytest.mark.parametrize("fill", ["zero", "rescaled", "stale"])
-def test_a_ring_is_a_walk_by_hand(fill: str, pull_fill: str) -> None:
-    """Three steps of 5 workers and two buckets whose last segments are filled up; a third of all packets lost."""
+def test_lossy_ring_equals_per_element_oracle(fill: str, pull_fill: str) -> None:
+    """Three steps of 5 workers and two padded buckets lose a third of all packets."""
     draws = np.random.default_rng(3)
     layout = RingLayout((7, 4, 13), ((2, 1), (0,)), 5, 8)  # 17 and 7 elements: segments of 4 and 2, of 2 and 1 packets
     assert [layout.segment(b) for b in (0, 1)] == [4, 2] and [layout.packets(b) for b in (0, 1)] == [2, 1]
@@ -79,9 +79,9 @@ def test_a_ring_is_a_walk_by_hand(fill: str, pull_fill: str) -> None:
                 np.testing.assert_allclose(mine, expected[worker][: len(mine)], rtol=1e-12)
 
 
-def test_one_lost_sum_by_hand() -> None:
-    """Three workers with 1, 10 and 100 of one element each. Segment 0 goes 0 -> 1 -> 2 and back round. What worker 0
-    sends first is lost: 110 are left, of 2 workers. What worker 1 sends is lost: 100, of one."""
+def test_one_lost_partial_sum_matches_hand_computation() -> None:
+    """Three workers have 1, 10 and 100 in one element. Segment 0 goes 0 -> 1 -> 2 and back round. Without worker
+    0's first packet 110 of 2 workers are left, without worker 1's 100 of one."""
     layout = RingLayout((3,), ((0,),), 3, 4)
     gradients = [[torch.tensor([value, 0.0, 0.0])] for value in (1.0, 10.0, 100.0)]
     for hop, sender, zero, rescaled in ((0, 0, 110 / 3, 55.0), (1, 1, 100 / 3, 100.0)):
@@ -93,8 +93,8 @@ def test_one_lost_sum_by_hand() -> None:
         assert float(view[0][0]) == pytest.approx(rescaled)
 
 
-def test_what_is_lost_in_all_gather_is_missing_behind_it() -> None:
-    """Segment 0 is finished at worker 2, which sends it to 0 in hop 2, and 0 to 1 in hop 3."""
+def test_all_gather_loss_affects_all_later_workers() -> None:
+    """Segment 0 is complete at worker 2. Worker 2 sends it to 0 in hop 2, and 0 to 1 in hop 3."""
     layout = RingLayout((3,), ((0,),), 3, 4)
     for hop, sender, lacks in ((2, 2, [0, 1]), (3, 0, [1])):
         ring = Ring("zero", "stale")
@@ -106,7 +106,7 @@ def test_what_is_lost_in_all_gather_is_missing_behind_it() -> None:
         assert [float(view[0][0]) for view in views] == [6.0 if w in lacks else 9.0 for w in range(3)]
 
 
-def test_the_surviving_share_is_the_closed_form() -> None:
+def test_surviving_share_matches_closed_form() -> None:
     """(1 / N) sum of (1 - q)^d over d < N: 0.712 for eight workers at 10 %."""
     layout = RingLayout((80_000,), ((0,),), 8, 4)
     ones = [[torch.ones(80_000)] for _ in range(8)]
@@ -117,7 +117,7 @@ def test_the_surviving_share_is_the_closed_form() -> None:
     assert torch.allclose(view[0], torch.ones(80_000))
 
 
-def test_random_losses_are_where_they_are_said_to_be() -> None:
+def test_random_ring_losses_follow_direction_worker_and_quota() -> None:
     layout = RingLayout((3000, 300), buckets_of((3000, 300), 100), 4, 40)
     assert layout.buckets == ((1,), (0,)), "from the last, closed at 100 bytes"
     for way, hops in (("push", range(3)), ("pull", range(3, 6)), ("both", range(6))):
@@ -132,8 +132,9 @@ def test_random_losses_are_where_they_are_said_to_be() -> None:
         Random(0.1, layers="front").carry(pushed_round(layout))
 
 
-def test_shares_lost_are_counted_by_who_sent_them() -> None:
-    """Of worker 1's six messages of two packets each the second packet of one is lost: a sixth of a half, all in tensor 1."""
+def test_lost_shares_of_ring_are_counted_by_sender() -> None:
+    """Worker 1 sends six messages of two packets. The second packet of one is lost: a sixth of a half, all in
+    tensor 1."""
     layout = RingLayout((4, 12), ((0, 1),), 4, 8)  # segments of 4 elements: tensor 0 is the first one
     mask = torch.ones(6, 4, 2, dtype=torch.bool)
     mask[0, 1, 1] = False  # segment 1: elements 6 and 7, the third and fourth of tensor 1
@@ -156,8 +157,8 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 
 @pytest.mark.parametrize("fill", ["zero", "rescaled", "stale"])
-def test_a_ring_without_loss_is_the_servers_training(fill: str) -> None:
-    """Bit by bit; also a network that is asked and loses nothing."""
+def test_lossless_ring_training_equals_parameter_server(fill: str) -> None:
+    """Losses and parameters are bit-identical, over a network with a loss of zero."""
     plain = Trainer(resnet(), DATA, Recipe(workers=4, batch=4, steps=3))
     ring = Trainer(
         resnet(),
@@ -175,8 +176,8 @@ def linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
 
 
-def test_two_steps_of_a_ring_are_numpys() -> None:
-    """Gradients by autograd, everything else by hand: the walk, momentum and decay of each worker, who drift apart."""
+def test_two_lossy_ring_steps_match_numpy() -> None:
+    """Autograd computes gradients; the ring, and momentum and decay of each diverging worker, are by hand."""
     recipe = Recipe(
         workers=4, batch=4, steps=2, rate=0.5, schedule="constant", payload=400, collective="ring", fill="rescaled"
     )
@@ -220,9 +221,9 @@ def test_two_steps_of_a_ring_are_numpys() -> None:
 
 
 @pytest.mark.parametrize("fill", ["stale", "zero"])
-def test_lost_parameters_are_those_of_before(fill: str) -> None:
-    """Two steps with servers; worker 1 loses the first packet of the weights on the way back of both. It computes the
-    second step's gradient at the old values there (or zeros); the servers do not mind."""
+def test_lost_pull_leaves_old_parameters_or_zeros(fill: str) -> None:
+    """Worker 1 loses the first packet of the weights in the pulls of both steps. It computes the second step's
+    gradient at the old values there (or zeros); the servers are unaffected."""
     mask = torch.ones(20, dtype=torch.bool)
     mask[0] = False
     recipe = Recipe(
@@ -270,8 +271,8 @@ def test_lost_parameters_are_those_of_before(fill: str) -> None:
     Recipe(workers=4, batch=4, steps=6, payload=200, collective="ring", fill="stale"),
     Recipe(workers=4, batch=4, steps=6, payload=200, resync=4),
 ])  # fmt: skip
-def test_it_goes_on_from_a_checkpoint_and_can_be_replayed(recipe: Recipe, tmp_path) -> None:
-    """To the bit, with copies, their momentum, and what came last; what was lost is lost again."""
+def test_lossy_run_with_replicas_resumes_and_replays(recipe: Recipe, tmp_path) -> None:
+    """Replicas, their momentum and stale values resume to the bit; a replay loses the same packets."""
     recorded = RecordingNetwork(Random(0.1, way="both"))
     make = lambda network: Trainer(resnet(), DATA, recipe, network=network)
     whole, first, second = make(recorded), make(Random(0.1, way="both")), make(Random(0.1, way="both"))
@@ -287,8 +288,8 @@ def test_it_goes_on_from_a_checkpoint_and_can_be_replayed(recipe: Recipe, tmp_pa
 
 
 @pytest.mark.parametrize("collective", ["ring", "parameter_server"])
-def test_workers_are_brought_together(collective: str) -> None:
-    """Every third step: then nobody is apart; in a ring that is as many bytes again."""
+def test_resync_makes_worker_parameters_equal(collective: str) -> None:
+    """Every third step all workers become equal; in a ring this doubles the bytes of the step."""
     recipe = Recipe(workers=4, batch=4, steps=6, payload=200, collective=collective, resync=3)
     trainer = Trainer(resnet(), DATA, recipe, network=Random(0.2, way="pull"))
     rows = [trainer.step() for _ in range(6)]
@@ -300,8 +301,8 @@ def test_workers_are_brought_together(collective: str) -> None:
         assert all(torch.equal(value, statistics[name]) for name, value in trainer.model.named_buffers())
 
 
-def test_statistics_are_a_workers_own() -> None:
-    """Of inputs that differ in scale by worker; those of the model are their mean, and what was lent comes back."""
+def test_replicas_have_separate_batch_norm_statistics() -> None:
+    """Inputs differ in scale by worker. The model's statistics are the mean, and lent parameters are restored."""
     net = resnet().train()
     replicas = Replicas(net, 2)
     before = [p.detach().clone() for p in net.parameters()]
@@ -318,8 +319,8 @@ def test_statistics_are_a_workers_own() -> None:
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
 
 
-def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
-    """And statistics of batch norms as before."""
+def test_equal_replicas_have_gradients_of_one_model() -> None:
+    """Batch norm statistics agree as well."""
     one, other = resnet().train(), resnet().train()
     inputs, targets = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
     losses, gradients = JointGradients(one, 4)(losses_of, (inputs,), targets)
@@ -332,8 +333,9 @@ def test_copies_that_are_the_same_have_the_gradients_of_one_model() -> None:
     )
 
 
-def test_a_score_is_of_all_workers() -> None:
-    """Each answers its part: with one worker whose parameters are all zero, a fourth of the answers are class 0."""
+def test_score_covers_replicas_of_all_workers() -> None:
+    """Each worker answers its part. With one worker whose parameters are all zero, a fourth of the answers are
+    class 0."""
     data = images("synthetic", 8, augment=False, limit=800)
     trainer = Trainer(linear(), data, Recipe(workers=4, batch=4, steps=40, rate=0.05))
     list(trainer.run())
@@ -353,7 +355,7 @@ def test_a_score_is_of_all_workers() -> None:
     assert all(torch.equal(a, b) for a, b in zip(trainer.model.parameters(), trainer.replicas.values[0], strict=True))
 
 
-def test_what_a_ring_cannot_add_up_is_refused() -> None:
+def test_ring_rejects_topk_and_masks_of_wrong_shape() -> None:
     with pytest.raises(ValueError, match="cannot add up topk"):
         Trainer(resnet(), DATA, Recipe(workers=2, batch=4, collective="ring"), TopK())
     mask = torch.ones(2, 2, 3, dtype=torch.bool)
@@ -368,8 +370,8 @@ def test_what_a_ring_cannot_add_up_is_refused() -> None:
         trainer.step()
 
 
-def test_random_losses_of_servers_are_where_they_are_said_to_be() -> None:
-    """There and back, of one worker; there, as before there was a way back."""
+def test_random_server_losses_follow_direction_worker_and_layers() -> None:
+    """Losses of one worker occur in both directions; push losses are the same without pull losses."""
     layout = RingLayout((3000, 300), ((0, 1),), 4, 40)
     pushed = dataclasses.replace(pushed_round(layout), layout=None)
     both = Random(0.5, way="both", worker=2).carry(pushed)

@@ -67,7 +67,7 @@ def alike(one: dict, other: dict) -> bool:
 
 
 @pytest.mark.parametrize("name", REDUCERS)
-def test_the_same_bits_as_one_by_one(name: str) -> None:
+def test_flat_reduction_equals_per_tensor_reduction(name: str) -> None:
     one, whole = exchanges(REDUCERS[name])
     assert whole.reducer.in_rows
     for step in range(5):
@@ -79,8 +79,8 @@ def test_the_same_bits_as_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REDUCERS)
-def test_steps_that_lose_something_in_between(name: str) -> None:
-    """These go one by one, and find what is remembered; so does a checkpoint."""
+def test_lossy_steps_between_flat_steps_share_reducer_state(name: str) -> None:
+    """Lossy steps run tensor by tensor with the same reducer state; so does a checkpoint."""
     one, whole = exchanges(REDUCERS[name])
     for step in range(6):
         network = Random(0.4) if step in (1, 2, 4) else Ideal()
@@ -96,8 +96,10 @@ def test_steps_that_lose_something_in_between(name: str) -> None:
 
 @pytest.mark.parametrize("tries", [9, 10])
 @pytest.mark.parametrize("name", [name for name in REDUCERS if "dgc" in name])
-def test_where_no_threshold_fits(name: str, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All elements are nearly as large: a threshold ends below all of them or above, and the largest are taken."""
+def test_dgc_sends_largest_elements_if_no_threshold_fits(
+    name: str, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All elements are nearly equal: a threshold ends below all of them or above, and the largest are sent."""
     monkeypatch.setattr("gradwire.training.reducers.dgc.TRIES", tries)
     one, whole = exchanges(REDUCERS[name])
     for step in range(4):
@@ -108,7 +110,7 @@ def test_where_no_threshold_fits(name: str, tries: int, monkeypatch: pytest.Monk
 
 @settings(max_examples=30)
 @given(st.sampled_from(sorted(REDUCERS)), st.integers(0, 2**16), st.floats(1e-6, 1e6))
-def test_any_gradients(name: str, seed: int, scale: float) -> None:
+def test_flat_reduction_equals_per_tensor_reduction_for_any_gradients(name: str, seed: int, scale: float) -> None:
     one, whole = exchanges(REDUCERS[name])
     for step in range(2):
         mine = gradients(seed + step, scale=scale)
@@ -117,8 +119,8 @@ def test_any_gradients(name: str, seed: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("more", [{"fill": "stale"}, {"encode_time": "measured"}, {"encode_time": 2.0}])
-def test_where_more_is_asked_it_goes_one_by_one(more: dict) -> None:
-    """Also on another device; and where a reducer cannot do all at once."""
+def test_flat_reduction_is_disabled_for_unsupported_settings(more: dict) -> None:
+    """It is enabled on another device, except for these settings, rings, and reducers without support."""
     there = torch.device("cuda")
     assert Exchange(Dense(), INFOS, WORKERS, device=there).in_rows
     assert not Exchange(Dense(), INFOS, WORKERS, device=there, **more).in_rows
@@ -127,7 +129,7 @@ def test_where_more_is_asked_it_goes_one_by_one(more: dict) -> None:
     assert not Exchange(Dense(), INFOS, WORKERS, device=there, collective="ring").in_rows
 
 
-def test_what_is_stacked_is_what_was_stacked() -> None:
+def test_stacked_gradients_equal_worker_gradients() -> None:
     mine = gradients(1)
     matrix = matrix_of(mine)
     stacked = StackedGradients(matrix, [torch.Size(shape) for shape in SHAPES])
@@ -135,7 +137,7 @@ def test_what_is_stacked_is_what_was_stacked() -> None:
     assert all(torch.equal(a, b) for x, y in zip(stacked, mine, strict=True) for a, b in zip(x, y, strict=True))
 
 
-def test_counts_and_numbers_of_tensors() -> None:
+def test_flat_gradients_count_and_repeat_per_tensor() -> None:
     rows = FlatGradients(INFOS, WORKERS, 0, torch.device("cpu"))
     chosen = torch.rand(2, rows.bounds[-1][1], generator=torch.Generator().manual_seed(1)) < 0.3
     expected = [[int(row[a:b].sum()) for a, b in rows.bounds] for row in chosen]

@@ -69,8 +69,9 @@ def cells(rows, label: str) -> list[str]:
     return list(found)
 
 
-def test_means_and_differences_in_pairs() -> None:
-    """By hand: accuracies 0.5, 0.6, 0.7 and 0.1 less of each but for 0.02: numpy's deviations and Student's quantiles."""
+def test_seed_means_and_paired_differences_match_hand_computation() -> None:
+    """Accuracies are 0.5, 0.6, 0.7, and about 0.1 less; intervals use NumPy's deviations and Student's
+    quantiles."""
     one = {1: 0.5, 2: 0.6, 3: 0.7}
     other = {1: 0.4, 2: 0.52, 3: 0.58, 4: 0.9}
     trainings = [made("a", seed, accuracy) for seed, accuracy in one.items()] + [
@@ -87,8 +88,8 @@ def test_means_and_differences_in_pairs() -> None:
     assert [row.cells for row in rows_by_seed(arms_of(trainings))][-1] == ["none", "90.00 %"]
 
 
-def test_what_holds_zero_is_unresolved() -> None:
-    """A difference of 0.01 and -0.03 is; one seed says nothing of how others would be; arms without a seed in common are in no pair."""
+def test_differences_from_few_seeds_are_unresolved() -> None:
+    """Two seeds do not resolve a difference; one seed gives a plain number, and policies need a common seed."""
     two = [made("a", 1, 0.5), made("a", 2, 0.5), made("b", 1, 0.51), made("b", 2, 0.47)]
     same = [made(policy, seed, accuracy) for policy, accuracy in (("a", 0.5), ("b", 0.49)) for seed in (1, 2, 3)]
     assert cells(rows_over(arms_of(same)), "minus A")[1] == "-1.0 ± 0.0 points"
@@ -101,7 +102,7 @@ def test_what_holds_zero_is_unresolved() -> None:
     assert cells(rows_over(arms_of([two[0], two[3]])), "minus A")[1] == "no common seed"
 
 
-def test_the_median_time_to_an_accuracy() -> None:
+def test_median_time_to_accuracy_counts_unreached_seeds() -> None:
     of = lambda *reached: arms_of(
         [made("a", seed, 0.9 if each == 2 else 0.1, each, clock=10**10) for seed, each in enumerate(reached)]
     )
@@ -114,15 +115,15 @@ def test_the_median_time_to_an_accuracy() -> None:
     assert cells(rows_over(untimed, 0.8), "steps to accuracy") == ["2"]
 
 
-def test_what_is_no_number_is_counted() -> None:
+def test_diverged_runs_are_counted() -> None:
     odd = [made("a", seed, 0.1) for seed in (1, 2)]
     assert not [row for row in rows_over(arms_of(odd)) if row.label.startswith("runs that diverged")]
     odd[1].steps[1]["loss"] = float("nan")
     assert cells(rows_over(arms_of(odd)), "runs that diverged") == ["1 of 2"]
 
 
-def test_figures_for_programs() -> None:
-    """The table's, as numbers; what there is none of is None."""
+def test_seed_statistics_are_available_as_numbers() -> None:
+    """They are the table's numbers; missing ones are None."""
     arms = arms_of([made("a", seed, 0.5 + seed / 10) for seed in (1, 2, 3)] + [made("b", 2, 0.6, reached=1)])
     one, other = figures_of(arms, until=0.8)
     assert one["accuracy"] == {"mean": pytest.approx(0.7), "half_width": pytest.approx(T95[1] * 0.1 / 3**0.5)}
@@ -135,8 +136,8 @@ def test_figures_for_programs() -> None:
     assert one["sent_bytes"] == 200 and one["lost"] == pytest.approx(0.1) and one["clock_ps"] == 10
 
 
-def test_seeds_that_ended_when_they_did_have_no_mean(tmp_path: Path) -> None:
-    """As with --until: each seed is drawn to its end, in the picture and on the page."""
+def test_seeds_with_different_ends_have_no_mean_curve(tmp_path: Path) -> None:
+    """As with --until, each seed is drawn to its end, in the plot and on the page."""
     short = made("a", 2, 0.9)
     early = TrainingResult(short.summary, {**short.tables, "scores": list(short.scores)[:1]})
     for second, lines in ((short, [1, 2, 2]), (early, [1, 2])):
@@ -150,15 +151,15 @@ def test_seeds_that_ended_when_they_did_have_no_mean(tmp_path: Path) -> None:
         assert ("each seed, up to its own end" in text) == (second is early)
 
 
-def test_a_page_of_what_has_only_begun(tmp_path: Path) -> None:
-    """A seed without a look at other data is said, and counts in no mean."""
+def test_report_names_seed_without_evaluation(tmp_path: Path) -> None:
+    """Such a seed counts in no mean."""
     begun = TrainingResult({**made("a", 3, 0.5).summary, "steps_done": 0}, {"steps": [], "scores": []})
     report(made("a", 1, 0.5), made("a", 2, 0.6), begun, out=tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "1 policy, each from 2 seeds" in text and "A, seed 3: 0 steps, no evaluation yet." in text
 
 
-def test_a_seed_is_of_everything_that_is_drawn() -> None:
+def test_with_seed_sets_all_random_seeds() -> None:
     scenario = with_seed(tiny(), 7)
     assert (
         scenario.seed,
@@ -176,8 +177,8 @@ def test_a_seed_is_of_everything_that_is_drawn() -> None:
         with_seed(tiny(), 0)
 
 
-def test_the_command_trains_all_policies_from_all_seeds(tmp_path: Path) -> None:
-    """Each folder of a seed is one as `--all` makes it; more seeds go on; and side by side come the same bits."""
+def test_train_command_runs_all_policies_with_all_seeds(tmp_path: Path) -> None:
+    """Each folder of a seed is one as `--all` makes it. More seeds resume, and parallel jobs give the same bits."""
     out = tmp_path / "out"
     done = command("--all", "--seeds", "2", "--out", str(out))
     assert done.exit_code == 0, done.output
@@ -212,7 +213,7 @@ def test_the_command_trains_all_policies_from_all_seeds(tmp_path: Path) -> None:
     assert "seeds" not in (out / "seed-3" / "trainings.txt").read_text()
 
 
-def test_folders_of_one_seed_and_of_several_are_not_mixed(tmp_path: Path) -> None:
+def test_output_folders_of_one_and_several_seeds_are_not_mixed(tmp_path: Path) -> None:
     one, several = tmp_path / "one", tmp_path / "several"
     assert command("--policy", "dctcp", "--out", str(one)).exit_code == 0
     assert command("--policy", "dctcp", "--seeds", "2", "--jobs", "2", "--out", str(several)).exit_code == 0
@@ -226,15 +227,15 @@ def test_folders_of_one_seed_and_of_several_are_not_mixed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("key", ["seed", "training.model_seed", "training.data_seed", "training.network.seed"])
-def test_a_seed_that_is_set_besides_is_refused(key: str) -> None:
+def test_seeds_option_rejects_explicit_seed_keys(key: str) -> None:
     done = command("--policy", "dctcp", "--seeds", "2", "--set", f"{key}=7")
     assert done.exit_code == 2 and f"--seeds: sets the same key as --set {key}=7; expected one of the two" in " ".join(
         done.output.split()
     )
 
 
-def test_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written where the command was called; errors of a process are the command's; and real sockets are one's at a time."""
+def test_seeds_without_output_folder_write_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of a process are the command's, and parallel jobs reject real sockets."""
     monkeypatch.chdir(tmp_path)
     done = command("--policy", "dlcp", "--seeds", "2", "--jobs", "2")
     assert done.exit_code == 0 and "seeds" in done.output and list(tmp_path.iterdir()) == []

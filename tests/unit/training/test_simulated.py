@@ -66,8 +66,8 @@ def pushed(values: torch.Tensor, workers: int = 4, step: int = 0) -> Pushed:
     return Pushed(step, 0, 4096, [info], [[Encoded((values,))] for _ in range(workers)])
 
 
-def test_a_step_is_a_simulation_of_it() -> None:
-    """The first step: same end, same losses as `simulate` has of the same trace and job."""
+def test_session_step_equals_simulation_of_same_trace() -> None:
+    """The first step has the same end and losses as `simulate` with the same trace and job."""
     trace = made_trace(3, 60_000)
     one = scenario(output={"missing": True})
     whole = simulate(one, trace)
@@ -91,7 +91,7 @@ def test_a_step_is_a_simulation_of_it() -> None:
     session.close()
 
 
-def test_a_network_is_built_anew_after_many_messages(monkeypatch) -> None:
+def test_network_is_rebuilt_at_message_limit(monkeypatch) -> None:
     monkeypatch.setattr("gradwire.sim.sessions.persistent_network.MAX_MESSAGES", 20)
     session, trace = Session(scenario()), made_trace(3, 5_000)
     for _ in range(3):
@@ -100,8 +100,8 @@ def test_a_network_is_built_anew_after_many_messages(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK(ratio=0.3)), PowerSGD(rank=1)])
-def test_training_over_it_can_be_replayed(reducer) -> None:
-    """Bit by bit, also where a step has two rounds; within the bound; the clock is the sum of the steps."""
+def test_training_over_simulator_replays_bit_identically(reducer) -> None:
+    """Steps may have two rounds. Losses stay within the bound, and the clock is the sum of the steps."""
     recorded = RecordingNetwork(Simulated(Session(scenario())))
     first = trainer(recorded, reducer)
     rows, losses = [], []
@@ -116,8 +116,8 @@ def test_training_over_it_can_be_replayed(reducer) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
 
 
-def test_what_is_lost_rotates_from_step_to_step() -> None:
-    """Droppable packets that are all alike: other ones are last in other steps."""
+def test_lost_packets_vary_from_step_to_step() -> None:
+    """All packets are equal and droppable; different ones are last in different steps."""
     network = Simulated(Session(scenario(job={"tagging": {"magnitude": True, "important_fraction": 0.0}})))
     lost = []
     for step in range(6):
@@ -126,8 +126,8 @@ def test_what_is_lost_rotates_from_step_to_step() -> None:
     assert len(set(lost)) > 3 and len({packet for each in lost for packet in each}) > 12
 
 
-def test_a_checkpoint_lets_the_network_rest(tmp_path) -> None:
-    """Whoever goes on, the one that wrote it or another one, goes on alike."""
+def test_trainer_and_its_loaded_checkpoint_continue_identically(tmp_path) -> None:
+    """The trainer that wrote the checkpoint and one that loads it have the same further steps."""
     first = trainer(Simulated(Session(scenario())), steps=6)
     for _ in range(3):
         first.step()
@@ -137,8 +137,8 @@ def test_a_checkpoint_lets_the_network_rest(tmp_path) -> None:
     assert [first.step() for _ in range(3)] == [second.step() for _ in range(3)]
 
 
-def test_bounds_hold_and_small_packets_go_first() -> None:
-    """40 packets of which the even ones are small: within a bound of 20 % it is these that are missing."""
+def test_loss_bound_holds_and_small_packets_are_lost_first() -> None:
+    """The even ones of 40 packets are small; only these are missing, within a bound of 20 %."""
     values = torch.ones(40 * 1024)
     values.view(40, 1024)[::2] *= 0.01
     network = Simulated(Session(scenario()))
@@ -150,9 +150,9 @@ def test_bounds_hold_and_small_packets_go_first() -> None:
     assert any(row[0] is not None for row in answer.arrived)
 
 
-def test_bounds_by_phase_follow_what_is_really_sent() -> None:
-    """Gradients that stay, double, stay: what may be lost is nothing in the first step and in that in which they double. After
-    a rest nobody knows."""
+def test_loss_bound_of_critical_phase_follows_sent_gradients() -> None:
+    """Gradients stay, double, stay. Nothing may be lost in the first step and in the one in which they double.
+    After a rest the phase is unknown."""
     network = Simulated(Session(scenario(job={"push_bound": {"share": 0.2, "critical": 0.0}})))
     values = torch.ones(40 * 1024)
     values.view(40, 1024)[::2] *= 0.01
@@ -165,7 +165,7 @@ def test_bounds_by_phase_follow_what_is_really_sent() -> None:
     assert all(row[0] is None for row in network.carry(pushed(values, step=4)).arrived)
 
 
-def test_a_broken_bound_ends_a_step(monkeypatch) -> None:
+def test_exceeded_loss_bound_raises_error(monkeypatch) -> None:
     monkeypatch.setattr(
         "gradwire.sim.sessions.persistent_network.allowed_loss_per_message",
         lambda sizes, bounds: np.zeros(len(sizes), dtype=np.int64),
@@ -177,14 +177,14 @@ def test_a_broken_bound_ends_a_step(monkeypatch) -> None:
         network.carry(pushed(values))
 
 
-def test_a_bound_of_zero_loses_nothing() -> None:
+def test_loss_bound_of_zero_loses_nothing() -> None:
     network = Simulated(Session(scenario(job={"push_bound": 0.0})))
     answer = network.carry(pushed(torch.randn(40 * 1024)))
     assert all(mask is None for row in answer.arrived for mask in row) and answer.time_ps > 0
 
 
-def test_partitions_are_put_together() -> None:
-    """Messages of 64 KiB; what is lost of the second is in the middle of the tensor's mask."""
+def test_partition_losses_map_to_tensor_mask() -> None:
+    """Messages have 64 KiB; a loss in the second is in the middle of the tensor's mask."""
 
     class Plays:
         scenario, takes_contents = scenario(), False
@@ -207,8 +207,8 @@ def test_partitions_are_put_together() -> None:
 
 
 @pytest.mark.parametrize(("reducer", "numbers"), [(Dense(), True), (TopK(ratio=0.3), False), (SignSGD(), False)])
-def test_who_wants_to_know_gets_the_packets(reducer, numbers: bool) -> None:
-    """Every packet of an encoding at its place in the message, which is as long as it is, and what is sent of it."""
+def test_session_receives_packet_contents_on_request(reducer, numbers: bool) -> None:
+    """Each packet of an encoding is at its place in the message, and zeros follow the last one."""
     seen, sent = [], []
 
     class Plays:
@@ -241,9 +241,10 @@ def test_who_wants_to_know_gets_the_packets(reducer, numbers: bool) -> None:
     (None, [[0, 3, 1, 4], [1, 4, 2, 5], [2, 5, 0, 3], [0, 3, 1, 4]]),
     ("late", [[2, 5, 2, 5]] * 4), ("early", [[0, 3, 1, 4], [1, 4, 0, 3], [0, 3, 1, 4], [1, 4, 0, 3]]),
 ])  # fmt: skip
-def test_workers_replay_the_iterations_that_those_of_a_job_do(phase: str | None, expected: list[list[int]]) -> None:
-    """Two ranks with three iterations each, two early and one late: by step and worker, which one it is; the third and the fourth worker
-    are one iteration ahead of the ranks whose iterations they have. So does a run."""
+def test_training_workers_replay_same_iterations_as_job_workers(phase: str | None, expected: list[list[int]]) -> None:
+    """Two ranks have three iterations each, two early and one late. The tables give the iteration by step and
+    worker. The third and the fourth worker are one iteration ahead of the ranks whose iterations they have; so are
+    they in a run."""
     times = made([[1920], [10]], iterations=6, skew=1000, phases=("early", "early", "late") * 2)
     for iteration in times.iterations:
         object.__setattr__(iteration, "rank", iteration.index // 3)
@@ -267,8 +268,8 @@ def test_workers_replay_the_iterations_that_those_of_a_job_do(phase: str | None,
     assert [[replayed.captured(worker, step) for worker in range(4)] for step in range(4)] == expected
 
 
-def test_computing_takes_the_times_of_a_trace() -> None:
-    """With the same network, a step is longer by no less than what is computed before the last gradient."""
+def test_step_time_includes_compute_times_of_trace() -> None:
+    """A step takes no less than the computing before the last gradient."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
     data, recipe = images("synthetic", 8, limit=200), Recipe(workers=4, batch=4, steps=1)
@@ -287,8 +288,8 @@ RING = {"exchange": {"kind": "ring"}, "servers": 0, "push_bound": 0.3, "pull_bou
 LOSSY = {"rate": "10Gbps", "latency": "1us", "loss": 0.05}
 
 
-def test_a_ring_loses_what_its_messages_lost() -> None:
-    """Hops are told from who sends what; here from when: of a segment, message after message."""
+def test_ring_hop_masks_equal_message_losses() -> None:
+    """The network derives hops from the senders, the test from the start times of a segment's messages."""
     one = scenario(job=RING, link=LOSSY, output={"missing": True})
     layout = RingLayout((180_000,), ((0,),), 4, 4096)
     sent = pushed(torch.linspace(1, 2, 180_000))
@@ -315,8 +316,8 @@ def test_a_ring_loses_what_its_messages_lost() -> None:
 
 
 @pytest.mark.parametrize("job", [RING, {**RING, "exchange": {"kind": "parameter_server"}, "servers": 1}])
-def test_training_with_loss_on_the_way_back_can_be_replayed(job) -> None:
-    """Workers differ, within the bound; bit by bit."""
+def test_training_with_pull_losses_replays_bit_identically(job) -> None:
+    """Workers differ, and losses stay within the bound."""
     one = scenario(job=job, link=LOSSY)
     recorded = RecordingNetwork(Simulated(Session(one)))
     recipe = Recipe(workers=4, batch=4, steps=4, collective=one.job[0].exchange.kind)
@@ -335,8 +336,8 @@ def test_training_with_loss_on_the_way_back_can_be_replayed(job) -> None:
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def test_bringing_workers_together_takes_the_time_of_another_all_reduce() -> None:
-    """Of which nothing is lost, and which no bound by phase takes for a change of gradients."""
+def test_resync_takes_time_of_another_lossless_all_reduce() -> None:
+    """It loses no packet, and no bound by phase takes it for a change of gradients."""
     calls = []
 
     class Seen(RecordingNetwork):
@@ -359,16 +360,16 @@ def test_bringing_workers_together_takes_the_time_of_another_all_reduce() -> Non
         assert rows[step].time_ps == sum(times) and min(times) > max(times) / 4 > 0
 
 
-def test_a_worker_encodes_one_after_the_other() -> None:
-    """Of two that are ready at 0 the last first: 7, then 5 more; the third is ready at 100 and takes 9."""
+def test_worker_encodes_tensors_one_at_a_time() -> None:
+    """Two tensors are ready at 0: the last takes 7, then the first 5. The third is ready at 100 and takes 9."""
     sent = dataclasses.replace(pushed(torch.zeros(1)), encode_ps=[[5, 7, 9]] * 4)
     assert _encoding_ends(sent, 0, np.arange(3), np.array([0, 0, 100])).tolist() == [12, 7, 109]
     assert _encoding_ends(pushed(torch.zeros(1)), 0, np.arange(3), np.array([0, 0, 100])).tolist() == [0, 0, 100]
 
 
-def test_encoding_overlaps_with_sending() -> None:
-    """It delays what is sent, not once more at the end; decoding comes after; a replay has it once, too. Nothing is dropped: a
-    time-out, or none, would be longer than all of it."""
+def test_encoding_overlaps_with_transmission() -> None:
+    """Encoding delays packets, and is not added at the end again; decoding comes after. A replay counts it once,
+    too. Nothing is dropped, since a timeout would be longer than all of it."""
 
     def over(**job) -> Session:
         return Session(
@@ -397,8 +398,8 @@ def test_encoding_overlaps_with_sending() -> None:
         )
 
 
-def test_what_is_not_sent_is_not_waited_for() -> None:
-    """In the second round of PowerSGD only matrices are sent: encoding them again and decoding is all that the clock has besides the
+def test_second_powersgd_round_encodes_matrices_only() -> None:
+    """The second round sends matrices only. Encoding them again and decoding is all that the clock has besides the
     network."""
 
     def run(how) -> list:
@@ -420,11 +421,11 @@ def test_what_is_not_sent_is_not_waited_for() -> None:
     assert busy.encode_ps + busy.decode_ps < busy.time_ps < busy.encode_ps + busy.decode_ps + run("none").time_ps
 
 
-def test_nothing_to_send_takes_no_time() -> None:
+def test_empty_push_takes_no_time() -> None:
     assert Simulated(Session(scenario())).carry(pushed(torch.zeros(0))).time_ps == 0
 
 
-def test_what_cannot_be_trained_over_is_refused() -> None:
+def test_scenarios_unsuitable_for_simulated_training_are_rejected() -> None:
     with pytest.raises(
         ScenarioError,
         match=r"^job\.pull_bound: is 0\.1; with a reducer the servers' answers are not defined; expected 0, or no reducer$",
@@ -455,8 +456,8 @@ def test_what_cannot_be_trained_over_is_refused() -> None:
         Simulated(Session(scenario())).carry(pushed(torch.ones(10), workers=3))
 
 
-def test_a_wrapped_reducer_is_as_long_as_it_is() -> None:
-    """The sizes that the simulator is told are those of the encodings, to whole float32 values."""
+def test_simulated_message_sizes_equal_encoding_sizes() -> None:
+    """Sizes are rounded to whole float32 values."""
     seen = []
 
     class Plays:

@@ -44,8 +44,9 @@ def line(
     return with_loss(SlimTrainer(Line(*[0.0] * points.points.shape[1]), points, recipe, slim, network), distance)
 
 
-def test_a_core_of_one_by_hand() -> None:
-    """Goals (8 0 2 0) and (0 8 0 2), rate 1/2, one element of four exchanged: that of the largest gradient.
+def test_slimdp_step_with_core_of_one_matches_hand_computation() -> None:
+    """Goals are (8 0 2 0) and (0 8 0 2), the rate is 1/2. One element of four is exchanged, that of the largest
+    gradient.
 
     Step 0: worker 0 goes to (4 0 1 0), pushes 4 at 0: the server has (2 0 0 0) + from worker 1 (0 2 0 0) = (2 2 0 0).
     Worker 0 pulls its own place only: (2 0 1 0); worker 1 has (0 2 0 1).
@@ -64,9 +65,10 @@ def test_a_core_of_one_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("unsent", "expected"), [("kept", [0.75]), ("dropped", [0.25])])
-def test_what_is_not_exchanged_by_hand(unsent: str, expected: list[float]) -> None:
-    """One worker, goal (9, 1), rate 1/2: the core is element 0 at first; element 1 moves to 1/2, then to 3/4.
-    In step 1 the core is selected anew by the gradient alone, (9, 1) having left (4.5, 0.5); it is made to be element 1."""
+def test_unsent_updates_match_hand_computation(unsent: str, expected: list[float]) -> None:
+    """One worker has the goal (9, 1) and the rate 1/2. The core is element 0 at first; element 1 moves to 1/2, then
+    to 3/4. In step 1 the core is selected anew by the gradient alone, (9, 1) having left (4.5, 0.5); the test makes
+    it element 1."""
     trainer = line(SlimDP(alpha=0.5, beta=0.5, unsent=unsent), goals=[[9.0, 1.0]])
     trainer.step()
     assert trainer.model.w.tolist() == [4.5, 0] and trainer.copies.values[0][0].tolist() == [4.5, 0.5]
@@ -76,8 +78,9 @@ def test_what_is_not_exchanged_by_hand(unsent: str, expected: list[float]) -> No
 
 
 @pytest.mark.parametrize("keys", [True, False])
-def test_bytes_are_the_papers(keys: bool) -> None:
-    """4 beta n + 8 (alpha - beta) n each way and worker; with a shared seed 4 alpha n; 4 beta n keys every q-th step, pushed."""
+def test_bytes_match_published_formula(keys: bool) -> None:
+    """Each direction and worker has 4 beta n + 8 (alpha - beta) n bytes. With a shared seed it has 4 alpha n. Every
+    q-th step pushes 4 beta n bytes of keys as well."""
     goals = [[1.0] * 1000] * 3
     trainer = line(SlimDP(alpha=0.3, beta=0.1, every=3, keys=keys), goals=goals)
     each = 3 * (4 * 100 + (8 if keys else 4) * 200)
@@ -86,7 +89,7 @@ def test_bytes_are_the_papers(keys: bool) -> None:
     assert [row.sent_bytes for row in rows] == [each + 3 * 4 * 100, each, each, each + 3 * 4 * 100]
 
 
-def test_bytes_are_those_of_the_serialised_packets() -> None:
+def test_sent_bytes_equal_serialised_packets() -> None:
     recorded = RecordingNetwork(Random(0.0))
     seen = []
     carry = recorded.carry
@@ -99,8 +102,8 @@ def test_bytes_are_those_of_the_serialised_packets() -> None:
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5, 0.0])
-def test_everything_is_plain_data_parallelism(beta: float) -> None:
-    """alpha = 1, with momentum and decay: the synchronous trainer to rounding, and all copies alike."""
+def test_alpha_of_one_equals_synchronous_training(beta: float) -> None:
+    """With momentum and decay they agree to rounding, and all copies are equal."""
     recipe = Recipe(workers=3, batch=8, steps=6, rate=0.05)
     ours, theirs = (
         SlimTrainer(plain(), DATA, recipe, SlimDP(alpha=1.0, beta=beta, every=2)),
@@ -117,9 +120,9 @@ def test_everything_is_plain_data_parallelism(beta: float) -> None:
     assert not torch.equal(less.copies.values[0][0], less.copies.values[2][0]), "copies differ"
 
 
-def test_nothing_is_lost_that_is_kept() -> None:
-    """The server's parameters and what workers have not yet pushed are where they would be if nothing were held back: with
-    gradients that do not depend on the parameters, the sum of all steps."""
+def test_unsent_updates_are_conserved_unless_dropped() -> None:
+    """Gradients do not depend on the parameters. The server's parameters and unsent updates add up to the sum of
+    all steps."""
 
     def slope(model, inputs, targets):
         return (model.w * inputs[0]).sum(dim=1)
@@ -138,7 +141,7 @@ def test_nothing_is_lost_that_is_kept() -> None:
         assert torch.allclose(trainer.model.w.detach() + held, expected, atol=1e-4) is holds
 
 
-def test_the_explorer_is_of_the_rest_and_visits_all_of_it() -> None:
+def test_explorer_visits_all_elements_outside_the_core() -> None:
     trainer = line(SlimDP(alpha=0.3, beta=0.1, every=100), goals=[[float(e) for e in range(100)]] * 2)
     seen: set[int] = set()
     for number in range(60):
@@ -157,8 +160,9 @@ def test_the_explorer_is_of_the_rest_and_visits_all_of_it() -> None:
     (SlimDP(alpha=0.3, beta=0.15), True), (SlimDP(alpha=0.3, beta=0.0), True), (SlimDP(alpha=0.3, beta=0.3, every=400), False),
     (SlimDP(alpha=1.0, beta=0.5), True),
 ])  # fmt: skip
-def test_least_squares_of_four_workers(slim: SlimDP, arrives: bool) -> None:
-    """Each worker has another optimum; with a core only that never changes, 70 % of the elements never get to the server."""
+def test_least_squares_converges_unless_only_a_fixed_core_is_sent(slim: SlimDP, arrives: bool) -> None:
+    """Each worker has another optimum. With a core only that never changes, 70 % of the elements never reach the
+    server."""
     generator = torch.Generator().manual_seed(2)
     goals = (torch.randn(4, 60, generator=generator) * 3).tolist()
     points = Points(*goals)
@@ -170,8 +174,8 @@ def test_least_squares_of_four_workers(slim: SlimDP, arrives: bool) -> None:
     assert bool((trainer.model.w.detach() - mean).norm() / mean.norm() < 0.2) is arrives
 
 
-def test_a_push_that_is_lost_is_not_added() -> None:
-    """Worker 1's only packet of its core, in the first step."""
+def test_lost_push_is_not_added_to_server() -> None:
+    """Worker 1 loses the only packet of its core in the first step."""
     gone = Replay([[Answer([[None] * 3, [torch.tensor([False]), None, None]])]])
     trainer = line(SlimDP(alpha=0.25, beta=0.25), network=gone)
     row = trainer.step()
@@ -179,7 +183,7 @@ def test_a_push_that_is_lost_is_not_added() -> None:
     assert row.lost == 0.5 and trainer.lost == [[0.0], [1.0]]
 
 
-def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
+def test_slimdp_run_resumes_from_checkpoint(tmp_path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=6, payload=256)
     make = lambda: SlimTrainer(plain(), DATA, recipe, SlimDP(every=4), Random(0.1))
     whole, first, second = make(), make(), make()
@@ -191,13 +195,13 @@ def test_it_goes_on_from_a_checkpoint(tmp_path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
 
 
-def test_it_learns() -> None:
+def test_slimdp_training_reaches_accuracy() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     *_, last = SlimTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), SlimDP()).run()
     assert isinstance(last, Score) and last.accuracy > 0.4
 
 
-def test_a_core_larger_than_all_is_refused() -> None:
+def test_core_above_alpha_and_rescaled_fill_are_rejected() -> None:
     with pytest.raises(ValueError, match="is more than alpha"):
         SlimDP(alpha=0.2, beta=0.3)
     with pytest.raises(ValueError, match="expected zero: updates are pushed"):

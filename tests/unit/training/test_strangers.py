@@ -80,8 +80,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("answer", "words"), WRONG, ids=[words for _, words in WRONG])
-def test_answers_of_networks_are_looked_at(answer: Any, words: str) -> None:
-    """Of one that is asked by the trainer, and of one in another network; nothing is trained."""
+def test_invalid_network_answers_are_rejected(answer: Any, words: str) -> None:
+    """The trainer uses the network directly or inside another one; no step is trained."""
     given = (lambda pushed: answer) if callable(answer) else answer
     for wrapped in (lambda each: each, LossRecording, RecordingNetwork, EvenLoss):
         made = trainer(network=wrapped(Mine(given)))
@@ -98,14 +98,14 @@ def test_answers_of_networks_are_looked_at(answer: Any, words: str) -> None:
     (HopMasks(((0, 1, 2, 3),), []), "returns hops.masks = a list of 0; expected a mask, or None, for each of 1 buckets"),
     (HopMasks(((0, 1, 2, 3),), [torch.ones(2, 2, 3, dtype=torch.bool)]), "returns hops.masks[0] = a tensor of bool, (2, 2, 3); expected None, or a tensor of bool, (2, 2, 16)"),
 ])  # fmt: skip
-def test_answers_of_networks_of_a_ring(hops: Any, words: str) -> None:
+def test_invalid_ring_answers_are_rejected(hops: Any, words: str) -> None:
     ring = Recipe(workers=2, batch=4, steps=3, payload=400, collective="ring")
     with pytest.raises(ScenarioError) as caught:
         Trainer(plain(), DATA, ring, network=Mine(Answer(ROWS, hops=hops))).step()
     assert str(caught.value).startswith(f"Trainer(network): {CARRY} {words}")
 
 
-def test_a_network_that_stops_says_where() -> None:
+def test_network_error_names_file_and_line() -> None:
     def answer(pushed):
         return pushed.nothing
 
@@ -118,8 +118,8 @@ def test_a_network_that_stops_says_where() -> None:
         SlimDP().trainer(plain(), DATA, RECIPE, Dense(), Mine(None)).step()
 
 
-def test_a_network_that_answers_well_is_what_it_says() -> None:
-    """The bits of gradwire's own, whatever whole number its time is."""
+def test_valid_user_defined_network_equals_builtin_network() -> None:
+    """Its bits are those of the built-in network, and its time may be any integer type."""
     rule = Random(0.3)
     theirs, ours = trainer(network=Mine(rule.carry)), trainer(network=rule)
     assert [theirs.step() for _ in range(3)] == [ours.step() for _ in range(3)]
@@ -136,13 +136,13 @@ def test_a_network_that_answers_well_is_what_it_says() -> None:
     ({"burst": 0.5}, r"Random\(burst\)"), ({"burst": math.nan}, r"Random\(burst\): is nan"), ({"burst": None}, r"Random\(burst\)"),
     ({"layers": "middle"}, r"Random\(layers\)"), ({"magnitudes": None}, r"Random\(magnitudes\)"), ({"way": "there"}, r"Random\(way\)"),
 ])  # fmt: skip
-def test_arguments_of_losses_at_random(more: dict[str, Any], words: str) -> None:
+def test_invalid_random_loss_arguments_are_rejected(more: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         Random(**{"loss": 0.5, **more})
 
 
 @pytest.mark.parametrize("collective", ["parameter_server", "ring"])
-def test_losses_of_a_worker_that_is_not_there(collective: Any) -> None:
+def test_random_loss_of_missing_worker_is_rejected(collective: Any) -> None:
     recipe = Recipe(workers=2, batch=4, steps=3, payload=400, collective=collective)
     with pytest.raises(ScenarioError, match=r"Random\(worker\): is 2, but only 2 workers push; expected below 2"):
         Trainer(plain(), DATA, recipe, network=Random(0.5, worker=2)).step()
@@ -170,7 +170,7 @@ def frozen() -> torch.nn.Module:
     ({"data": type(DATA)}, r"Trainer\(data\)"),
     ({"loss": 3}, r"Trainer\(loss\)"),
 ])  # fmt: skip
-def test_parts_of_a_trainer(given: dict[str, Any], words: str) -> None:
+def test_invalid_trainer_arguments_are_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         Trainer(**{"model": plain(), "data": DATA, "recipe": RECIPE, **given})
 
@@ -206,8 +206,8 @@ SENDS = [
 
 
 @pytest.mark.parametrize(("sends", "words"), SENDS, ids=[words for _, words in SENDS])
-def test_what_reducers_send_is_looked_at(sends: Any, words: str) -> None:
-    """In error feedback and momentum correction, too, and in a later step."""
+def test_invalid_reducer_encodings_are_rejected(sends: Any, words: str) -> None:
+    """Error feedback, momentum correction and later steps are covered, too."""
     expected = f"reducer: compress of Odd ({HERE}:{Odd.compress.__code__.co_firstlineno}) {words}"
     for wrapped in (lambda each: each, lambda each: MomentumCorrection(reducer=ErrorFeedback(reducer=each))):
         with pytest.raises(ScenarioError) as caught:
@@ -225,13 +225,13 @@ def test_what_reducers_send_is_looked_at(sends: Any, words: str) -> None:
     (lambda info: torch.ones(info.numel, dtype=torch.float64), "returns a tensor of float64, (216,) for 0.weight;"),
     (lambda info: [0.0] * info.numel, "returns a list of 216 for 0.weight;"),
 ])  # fmt: skip
-def test_what_reducers_make_of_it_is_looked_at(makes: Any, words: str) -> None:
+def test_invalid_reducer_decodings_are_rejected(makes: Any, words: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         trainer(ErrorFeedback(reducer=Odd(makes=makes))).step()
     assert str(caught.value).startswith(f"reducer: decode of Odd ({HERE}:{Odd.decode.__code__.co_firstlineno}) {words}")
 
 
-def test_what_reducers_restore_is_looked_at() -> None:
+def test_invalid_restored_gradients_are_rejected() -> None:
     class Short(Dense):
         def restore(self, mean, info, state):
             return mean[:1]
@@ -242,8 +242,8 @@ def test_what_reducers_restore_is_looked_at() -> None:
         trainer(Short()).step()
 
 
-def test_gradwires_own_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first step; one of somebody else's in every step."""
+def test_builtin_reducers_are_checked_in_first_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """User-defined reducers are checked in every step."""
     seen: list[Reducer] = []
     monkeypatch.setattr("gradwire.training.value_checks.check_encoded", lambda reducer, *_: seen.append(reducer))
     for reducer, counts in ((ErrorFeedback(reducer=TopK(ratio=0.1)), [8, 8]), (Odd(), [8, 16])):
@@ -255,8 +255,8 @@ def test_gradwires_own_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(made.exchange, Exchange)
 
 
-def test_steps_beyond_the_recipe() -> None:
-    """A triangle's rate stays at zero: parameters stay what they are; that of other schedules stays what it was."""
+def test_learning_rate_after_last_step_follows_schedule() -> None:
+    """The rate of a triangle stays at zero, so parameters stay; other schedules have their last rate."""
     made = trainer()
     rates = [made.step().rate for _ in range(3)]
     assert rates == [made.recipe.rate_at(step) for step in range(3)] and min(rates) > 0
@@ -275,7 +275,7 @@ def test_steps_beyond_the_recipe() -> None:
     (None, "is None"), ([1], r"is \[1\]"), ({"recipe": 3}, "is {'recipe': 3}"),
     ({"recipe": {}}, "of another recipe"),
 ])  # fmt: skip
-def test_what_is_no_state_is_refused(saved: Any, words: str) -> None:
+def test_invalid_state_dicts_are_rejected(saved: Any, words: str) -> None:
     made = trainer()
     with pytest.raises((ScenarioError, ValueError), match=words):
         made.load_state_dict(saved)
@@ -283,7 +283,7 @@ def test_what_is_no_state_is_refused(saved: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["done", "model", "optimizer", "exchange", "network", "replicas"])
-def test_states_of_which_something_lacks_are_refused(name: str) -> None:
+def test_incomplete_state_dicts_are_rejected(name: str) -> None:
     made = trainer()
     made.step()
     saved = made.state_dict()
@@ -300,8 +300,8 @@ def test_states_of_which_something_lacks_are_refused(name: str) -> None:
 @pytest.mark.parametrize(("reducer", "words"), [
     (None, r"register\(reducer\): is None"), ("topk", r"register\(reducer\): is 'topk'"), (TopK, r"register\(reducer\): is the class TopK"),
 ])  # fmt: skip
-def test_hooks_are_refused_at_once(reducer: Any, words: str) -> None:
-    """Before anything is asked of a process group, and before DDP has a hook."""
+def test_invalid_hook_arguments_are_rejected_at_registration(reducer: Any, words: str) -> None:
+    """The error comes before any process group is used, and before DDP has a hook."""
     wanted = torch.nn.parallel.DistributedDataParallel
     ddp = wanted.__new__(wanted)
     with pytest.raises(ScenarioError, match=words):

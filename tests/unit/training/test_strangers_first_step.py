@@ -67,7 +67,7 @@ def feedback(reducer: Reducer) -> Reducer:
     (Changes(), "changes the gradient of 0.weight that it is given"),
     (Halves(), r"returns a tensor .* for 0.weight; expected a tensor of float32, \(216,\)"),
 ], ids=["ignores", "changes", "halves"])  # fmt: skip
-def test_workers_that_come_one_by_one_try_it_as_well(reducer: Reducer, words: str) -> None:
+def test_asynchronous_trainer_checks_user_defined_reducers(reducer: Reducer, words: str) -> None:
     made = Asynchronous(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=400), reducer)
     with pytest.raises(ScenarioError, match=words):
         made.step()
@@ -77,8 +77,8 @@ def test_workers_that_come_one_by_one_try_it_as_well(reducer: Reducer, words: st
 @pytest.mark.parametrize(
     "around", [lambda each: each, feedback, lambda each: MomentumCorrection(reducer=feedback(each))]
 )
-def test_what_has_not_arrived_is_nothing(around: Any) -> None:
-    """It is told even where nothing is lost yet, before anything is trained."""
+def test_reducer_that_ignores_lost_packets_is_rejected(around: Any) -> None:
+    """The error comes before training, even if no packet is lost yet."""
     made = trainer(around(Ignores()))
     place = f"{HERE}:{Ignores.decode.__code__.co_firstlineno}"
     with pytest.raises(ScenarioError) as caught:
@@ -92,7 +92,7 @@ def test_what_has_not_arrived_is_nothing(around: Any) -> None:
 
 @pytest.mark.parametrize("around", [lambda each: each, feedback])
 @pytest.mark.parametrize("collective", ["parameter_server", "ring"])
-def test_gradients_are_not_for_reducers_to_change(collective: str, around: Any) -> None:
+def test_reducer_that_changes_its_gradient_is_rejected(collective: str, around: Any) -> None:
     more = {"collective": collective, "pull_fill": "zero"} if collective == "ring" else {}
     place = f"{HERE}:{Changes.compress.__code__.co_firstlineno}"
 
@@ -114,8 +114,8 @@ OWN = [
 
 
 @pytest.mark.parametrize("own", OWN, ids=[each.kind for each in OWN])
-def test_whoever_derives_from_gradwires_may_go_on(own: Reducer) -> None:
-    """To the same bits as gradwire's own, which are not tried."""
+def test_subclasses_of_builtin_reducers_are_accepted_and_equal_them(own: Reducer) -> None:
+    """Their bits are those of the built-in reducers, which are not checked."""
     mine = type("Mine", (type(own),), {})(**own.model_dump())
     assert is_builtin(own) and not is_builtin(mine)
     momentum = 0.0 if own.has_momentum else 0.9
@@ -124,8 +124,8 @@ def test_whoever_derives_from_gradwires_may_go_on(own: Reducer) -> None:
     assert same(one.model, other.model)
 
 
-def test_it_is_tried_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor of gradwire's; and what is no number says nothing of losses, and is no change."""
+def test_lost_packet_check_runs_in_first_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built-in reducers are not checked. NaN is neither a wrong decoding nor a changed gradient."""
     asked: list[Any] = []
 
     class Counts(Dense):

@@ -47,13 +47,14 @@ def scenario(*settings: str):
     return load_scenario("train-tiny", set=[*SHORT, *settings], policy="dlcp")
 
 
-def test_there_is_a_case_for_every_system() -> None:
+def test_system_cases_cover_every_system() -> None:
     assert set(CASES) == set(components("system"))
 
 
 @pytest.mark.parametrize("kind", [*CASES, *ONE_BY_ONE])
-def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> None:
-    """In the fifth step, after a checkpoint at the fourth; what its scenario says is written, and read again, as well."""
+def test_every_system_resumes_after_interruption(kind: str, tmp_path: Path) -> None:
+    """The run stops in the fifth step, after a checkpoint at the fourth. Its scenario is written and read again as
+    well."""
 
     def stop(share: float, words: str) -> None:
         if "step 5" in words:
@@ -82,7 +83,7 @@ def test_a_system_goes_on_where_it_was_stopped(kind: str, tmp_path: Path) -> Non
     )
 
 
-def test_over_the_simulator_it_loses_and_takes_time() -> None:
+def test_slimdp_over_simulator_loses_packets_and_takes_time() -> None:
     slim, dense = train(scenario(*CASES["slimdp"])), train(scenario())
     assert 0 < slim.steps[-1]["clock_ps"] < dense.steps[-1]["clock_ps"]
     assert any(row["lost"] for row in slim.steps)
@@ -91,7 +92,7 @@ def test_over_the_simulator_it_loses_and_takes_time() -> None:
 
 
 def test_mp2_over_the_simulator_pulls_more_than_it_pushes() -> None:
-    """Workers that predict as well make a step shorter; where something may be lost, all has to be as long both ways."""
+    """Workers that predict as well pull less and have shorter steps."""
     asked = ["training.steps=3", "job.push_bound=0.0", "job.tagging={}", 'transport="dctcp"']
     full, both = (
         train(scenario(f'training.system={{kind="mp2", pull="{pull}"}}', *asked)) for pull in ("full", "pushed")
@@ -101,7 +102,7 @@ def test_mp2_over_the_simulator_pulls_more_than_it_pushes() -> None:
     assert full.steps[1]["pulled_bytes"] > 4 * full.steps[1]["sent_bytes"]
 
 
-def test_systems_are_what_their_tables_say() -> None:
+def test_system_tables_set_trainer_parameters() -> None:
     asked = scenario(*CASES["asynchronous"], 'training.reducer={kind="qsgd", levels=7}')
     trainer = trainer_of(asked, data_of(asked.training))
     assert (trainer.staleness, trainer.pace.compute_ps, trainer.pace.rate) == (1, (10**9, 3 * 10**9), 10**9)
@@ -134,7 +135,7 @@ def test_systems_are_what_their_tables_say() -> None:
     (['training.system={kind="hogwild"}', IDEAL], "hogwild"),
     (['training.system={kind="asynchronous", computing=[]}', IDEAL], "computing"),
 ])  # fmt: skip
-def test_mistakes_of_the_table(settings: list[str], words: str) -> None:
+def test_invalid_system_tables_are_rejected(settings: list[str], words: str) -> None:
     with pytest.raises(ScenarioError, match=f"(?s){words}"):
         scenario(*settings)
 
@@ -146,6 +147,6 @@ def test_mistakes_of_the_table(settings: list[str], words: str) -> None:
     (['training.system={kind="slimdp"}', IDEAL, "job.pull_bound=0.1"], "would lose what servers send back"),
     (['training.system={kind="mp2", predictor="nowhere.npz"}', IDEAL], r"nowhere.npz: cannot be read"),
 ])  # fmt: skip
-def test_what_cannot_be_trained_is_said(settings: list[str], words: str) -> None:
+def test_untrainable_system_settings_are_rejected(settings: list[str], words: str) -> None:
     with pytest.raises((ScenarioError, TraceError), match=words):
         train(scenario(*settings))

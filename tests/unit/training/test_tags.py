@@ -70,8 +70,8 @@ class Heard(Memoryless):
 
 @pytest.mark.parametrize("numel", [4000, 4001])
 @pytest.mark.parametrize("reducer", EVERY, ids=lambda each: f"{type(each).__name__}-{each.kind}")
-def test_magnitudes_are_those_of_what_a_packet_decodes_to(reducer, numel: int) -> None:
-    """Of every packet by itself: the sum of what a receiver of nothing else makes of it, over the elements that it is about."""
+def test_packet_magnitudes_equal_mean_of_decoded_values(reducer, numel: int) -> None:
+    """A packet decoded alone gives the sum, divided by the number of elements that it covers."""
     heard, info = Heard(), one(numel)
     Exchange(reducer, [info], 2, payload=PAYLOAD).step([[falling(numel)], [falling(numel)]], 0, heard)
     encoded = heard.pushed.encoded[0][0]
@@ -89,15 +89,15 @@ def test_magnitudes_are_those_of_what_a_packet_decodes_to(reducer, numel: int) -
         assert float(found[packet]) == pytest.approx(float(decoded.sum()) / about, rel=rough, abs=1e-7)
 
 
-def test_magnitudes_of_buckets_are_in_their_order() -> None:
-    """QSGD's are of norms: of buckets of one length in the order of their mean magnitudes."""
+def test_qsgd_magnitudes_rank_buckets_by_mean() -> None:
+    """QSGD's magnitudes are norms; buckets of equal length are in the order of their mean magnitudes."""
     encoded = QSGD(bucket=100).compress(falling(4000), one(4000), State(1, 0, 0))
     means = QSGD(bucket=100).decode(encoded, one(4000)).abs().view(-1, 100).mean(dim=1)
     found = QSGD(bucket=100).magnitudes(encoded, one(4000))
     assert float(np.corrcoef(found.argsort().argsort(), means.argsort().argsort())[0, 1]) > 0.98
 
 
-def test_magnitudes_of_mipds_codes_are_those_of_its_values() -> None:
+def test_mipd_code_magnitudes_correlate_with_values() -> None:
     heard = Heard()
     trainer = MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=4, warmup=0), heard)
     for _ in range(2):
@@ -140,13 +140,13 @@ def lost_and_kept(reducer) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("reducer", [Dense(), TernGrad(clip=0.0)], ids=["dense", "terngrad"])
-def test_small_gradients_are_given_up_whatever_they_are_encoded_to(reducer) -> None:
+def test_dlcp_drops_small_gradients_of_every_encoding(reducer) -> None:
     lost, kept = lost_and_kept(reducer)
     assert lost < 0.7 * kept
 
 
-def test_messages_that_are_shorter_than_others_have_their_own_magnitudes() -> None:
-    """Two tensors, of the first of which one worker sends less: the second one's are where they were."""
+def test_shorter_messages_have_correct_magnitudes() -> None:
+    """One worker sends less of the first of two tensors; the second tensor's magnitudes stay in place."""
     infos = [one(5000), one(5000)]
     long, short, second = torch.full((4096,), 8.0), torch.full((1000,), 8.0), torch.full((4096,), 0.5)
     seen = []
@@ -171,8 +171,8 @@ def test_messages_that_are_shorter_than_others_have_their_own_magnitudes() -> No
     [*EVERY[:9], QSGD(), PowerSGD(rank=1), SignSGD(scale="none", vote=True)],
     ids=lambda each: f"{type(each).__name__}-{each.kind}",
 )
-def test_what_comes_back_is_as_long_on_the_network_as_it_is_counted(reducer) -> None:
-    """Bytes of the simulator's pulls, where nothing is lost; whole values of 4 bytes."""
+def test_simulated_pull_bytes_equal_counted_answer_bytes(reducer) -> None:
+    """Nothing is lost, and the simulator rounds up to whole values of 4 bytes."""
     played = []
 
     class Plays:
@@ -197,8 +197,8 @@ def test_what_comes_back_is_as_long_on_the_network_as_it_is_counted(reducer) -> 
     assert sent.pulled_bytes <= sum(pulled) <= sent.pulled_bytes + 3 * len(pulled)
 
 
-def test_answers_take_their_time() -> None:
-    """Of signs, which come back as float32: between what pushes alone take and what dense gradients take."""
+def test_answer_size_affects_step_time() -> None:
+    """Signs come back as float32: their step takes between half of and all of the dense time."""
     times = {}
     for reducer in (Dense(), SignSGD()):
         wide = {"queues": 8, "buffer": "64MiB", "ecn_threshold": "16KiB"}
@@ -209,8 +209,8 @@ def test_answers_take_their_time() -> None:
     assert times["none"] / 2 < times["signsgd"] < times["none"]
 
 
-def test_what_is_kept_loses_nothing() -> None:
-    """In a network that loses a fifth of everything else: by the simulator, by a rule, and where losses are spread."""
+def test_reliable_tensors_lose_no_packets() -> None:
+    """The simulator, a random rule, and spread losses lose a fifth of all other packets."""
     values = torch.ones(61_440)
     values.view(60, 1024)[::2] *= 0.01
     pushes = [[Encoded((values,)) for _ in range(3)] for _ in range(4)]
@@ -241,7 +241,7 @@ def test_what_is_kept_loses_nothing() -> None:
     lambda heard: SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), SlimDP(every=2), heard),
     lambda heard: MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), MIPD(), heard),
 ], ids=["slimdp", "mipd"])  # fmt: skip
-def test_keys_are_kept(make) -> None:
+def test_key_tensors_are_marked_reliable(make) -> None:
     class Lossy(Heard):
         def carry(self, pushed: Pushed) -> Answer:
             self.pushed = pushed
@@ -253,7 +253,7 @@ def test_keys_are_kept(make) -> None:
     assert {names[at] for at in heard.pushed.kept} == {name for name in names if name.endswith(".keys")} and KEYS == 2
 
 
-def test_over_the_simulator_slim_dp_loses_no_keys() -> None:
+def test_slimdp_over_simulator_loses_no_keys() -> None:
     asked = scenario(workers=2, transport={"kind": "dlcp", "payload": "512B"})
     network = RecordingNetwork(Simulated(Session(asked)))
     trainer = SlimTrainer(
@@ -265,14 +265,15 @@ def test_over_the_simulator_slim_dp_loses_no_keys() -> None:
     assert masks and all(mask is None for mask in masks)
 
 
-def test_a_plain_trainer_keeps_nothing() -> None:
+def test_plain_trainer_marks_no_tensor_reliable() -> None:
     heard = Heard()
     Trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=1), TernGrad(), heard).step()
     assert tuple(heard.pushed.kept) == ()
 
 
-def test_a_training_that_diverges_is_carried_to_its_end() -> None:
-    """What is no number is more than any: its packets are important, and all others go as before."""
+def test_simulator_carries_diverged_training() -> None:
+    """NaN and infinity exceed every number: their packets are important, and other packets are treated as
+    before."""
     values = torch.ones(40 * 1024)
     values.view(40, 1024)[::2] *= 0.01
     values[5], values[3 * 1024] = torch.nan, torch.inf

@@ -37,8 +37,7 @@ def tiny(*more: str, policy: str = "dlcp"):
     return load_scenario("train-tiny", set=[*SHORT, *more], policy=policy)
 
 
-def test_a_scenario_says_everything() -> None:
-    """Recipe, reducer and network are those of the tables."""
+def test_scenario_tables_set_recipe_reducer_and_network() -> None:
     scenario = tiny(
         "training.optimizer.momentum=0.0", 'training.reducer={kind="qsgd", levels=7}', "training.error_feedback=true",
         "training.momentum_correction=0.8", "training.encode_time=1.5", 'training.network={loss=0.25, burst=2.0}', "training.feed_back=true", 'job.fill="stale"',
@@ -53,7 +52,7 @@ def test_a_scenario_says_everything() -> None:
     assert reducer_of(tiny().training).kind == "none"
 
 
-def test_epochs_become_steps() -> None:
+def test_epochs_are_converted_to_steps() -> None:
     """200 samples by 2 x 4 are 25 steps an epoch."""
     scenario = load_scenario("train-tiny", set=[*SHORT[1:], "training.epochs=1.5"])
     assert trainer_of(scenario, data_of(scenario.training)).recipe.steps == 38
@@ -66,7 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingResul
     return folder, train(tiny(*RESTS), folder)
 
 
-def test_a_folder_has_everything(whole: tuple[Path, TrainingResult]) -> None:
+def test_output_folder_holds_complete_training_result(whole: tuple[Path, TrainingResult]) -> None:
     folder, learned = whole
     assert [row["step"] for row in learned.scores] == [2, 4, 6] and len(learned.steps) == 6
     read = TrainingResult.read(folder)
@@ -79,10 +78,10 @@ def test_a_folder_has_everything(whole: tuple[Path, TrainingResult]) -> None:
     assert not list(folder.glob(".*"))
 
 
-def test_it_goes_on_after_it_was_killed(
+def test_interrupted_run_resumes_to_same_result(
     whole: tuple[Path, TrainingResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the fifth step, after a checkpoint at the fourth: in the end everything is as in one go."""
+    """It is interrupted in the fifth step, after a checkpoint at the fourth."""
 
     def stop(share: float, words: str) -> None:
         if "step 5" in words:
@@ -99,8 +98,9 @@ def test_it_goes_on_after_it_was_killed(
     monkeypatch.setattr(door, "_resume", lambda *_: pytest.fail("what is done is not read again"))
 
 
-def test_it_goes_on_whatever_file_it_was_killed_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each file of both checkpoints: in the end there are all rows, losses and packets of a training in one go."""
+def test_run_killed_at_any_file_write_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills cover each file of both checkpoints. In the end all rows, losses and packets equal those of an
+    uninterrupted run."""
     scenario = tiny("training.score_every=3", "training.network={loss=0.3}", "training.keep_missing=true")
     kills = Killed(monkeypatch)
     train(scenario, tmp_path / "whole")
@@ -123,8 +123,8 @@ def test_it_goes_on_whatever_file_it_was_killed_at(tmp_path: Path, monkeypatch: 
         assert found.summary["cpu_s"] > 0
 
 
-def test_tables_that_lack_steps_are_refused(tmp_path: Path) -> None:
-    """Tables of an earlier checkpoint beside a later one: the steps between would be missing for good."""
+def test_tables_with_missing_steps_are_rejected(tmp_path: Path) -> None:
+    """Tables of an earlier checkpoint beside a later one would lack the steps between for good."""
     scenario = tiny("training.score_every=3", 'training.network="ideal"')
     train(scenario, tmp_path / "whole")
     part = TrainingResult.read(tmp_path / "whole")
@@ -134,8 +134,8 @@ def test_tables_that_lack_steps_are_refused(tmp_path: Path) -> None:
         train(scenario, tmp_path / "whole")
 
 
-def test_what_is_over_is_not_begun_again(tmp_path: Path) -> None:
-    """Without a checkpoint, as reproductions leave it; with another program's file beside it, it is refused."""
+def test_complete_run_without_checkpoint_is_not_restarted(tmp_path: Path) -> None:
+    """Reproductions leave such folders. With another program's file in it, a folder is rejected."""
     scenario = tiny('training.network="ideal"')
     train(scenario, tmp_path / "a")
     (tmp_path / "a" / "checkpoint.pt").unlink()
@@ -156,9 +156,8 @@ KEEPS = "training.keep_missing=true"
     ['training.reducer={kind="powersgd", rank=1}', "training.error_feedback=true", "training.network={loss=0.3}"],
     ['training.network={loss=0.3, way="both"}'], ["training.encode_time=2.0"],
 ], ids=["servers", "ring", "both ways", "two rounds", "rule", "encoding"])  # fmt: skip
-def test_what_was_lost_is_lost_again(tmp_path: Path, more: list[str]) -> None:
-    """From the folder of a training alone, which was stopped and gone on with meanwhile: the same losses, the same clock, the same
-    parameters, bit by bit."""
+def test_replay_of_recorded_run_is_bit_identical(tmp_path: Path, more: list[str]) -> None:
+    """The first run is stopped and resumed. Its folder alone gives the same losses, clock and parameters."""
 
     def stop(share: float, words: str) -> None:
         if "step 4" in words:
@@ -181,7 +180,7 @@ def test_what_was_lost_is_lost_again(tmp_path: Path, more: list[str]) -> None:
     assert all(torch.equal(one["model"][name], two["model"][name]) for name in one["model"])
 
 
-def test_what_was_lost_of_something_else_is_refused(tmp_path: Path, whole: tuple[Path, TrainingResult]) -> None:
+def test_replay_of_mismatched_or_damaged_run_is_rejected(tmp_path: Path, whole: tuple[Path, TrainingResult]) -> None:
     train(tiny(KEEPS), tmp_path / "kept")
     network = f'training.network={{replay="{tmp_path / "kept"}"}}'
     with pytest.raises(
@@ -204,12 +203,12 @@ def test_what_was_lost_of_something_else_is_refused(tmp_path: Path, whole: tuple
         train(tiny(network))
 
 
-def test_what_is_done_is_not_done_again(whole: tuple[Path, TrainingResult]) -> None:
+def test_complete_run_is_returned_unchanged(whole: tuple[Path, TrainingResult]) -> None:
     again = train(tiny(*RESTS), whole[0])
     assert again.steps == whole[1].steps and again.scores == whole[1].scores
 
 
-def test_it_stops_when_it_is_good_enough() -> None:
+def test_run_stops_at_target_accuracy() -> None:
     learned = train(tiny("training.score_every=2"), until=1e-6)
     assert [row["step"] for row in learned.scores] == [2] and learned.summary["steps_done"] == 2
     assert rows_of([learned], 1e-6)[-1].cells[0] != "not reached" and rows_of([learned], 1.0)[-1].cells == [
@@ -217,7 +216,7 @@ def test_it_stops_when_it_is_good_enough() -> None:
     ]
 
 
-def test_folders_of_something_else_are_refused(whole: tuple[Path, TrainingResult], tmp_path: Path) -> None:
+def test_output_folder_with_other_content_is_rejected(whole: tuple[Path, TrainingResult], tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="holds a training run of another scenario"):
         train(tiny("training.score_every=3"), whole[0])
     (tmp_path / "file").write_text("mine")
@@ -228,7 +227,7 @@ def test_folders_of_something_else_are_refused(whole: tuple[Path, TrainingResult
     assert (tmp_path / "file").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_damaged_folders_are_refused(whole: tuple[Path, TrainingResult], tmp_path: Path) -> None:
+def test_damaged_run_folders_are_rejected(whole: tuple[Path, TrainingResult], tmp_path: Path) -> None:
     import shutil
 
     for name, words in (
@@ -247,7 +246,7 @@ def test_damaged_folders_are_refused(whole: tuple[Path, TrainingResult], tmp_pat
     ("column", "value"),
     [("clock_ps", "soon"), ("clock_ps", None), ("loss", "low"), ("step", 1.5), ("step", "one null")],
 )
-def test_tables_with_values_of_another_kind_are_refused(
+def test_tables_with_wrong_value_types_are_rejected(
     whole: tuple[Path, TrainingResult], tmp_path: Path, column: str, value: object
 ) -> None:
     import shutil
@@ -261,7 +260,7 @@ def test_tables_with_values_of_another_kind_are_refused(
         TrainingResult.read(folder)
 
 
-def test_a_report_refuses_a_scenario_that_is_no_text(whole: tuple[Path, TrainingResult], tmp_path: Path) -> None:
+def test_report_rejects_undecodable_scenario_file(whole: tuple[Path, TrainingResult], tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(whole[0], tmp_path / "damaged")
@@ -284,7 +283,7 @@ def test_a_report_refuses_a_scenario_that_is_no_text(whole: tuple[Path, Training
     (['training.compute="trace"'], "other tensors"),
     (["training.optimizer.nesterov=true", "training.optimizer.momentum=0.0"], r"training\.optimizer\.nesterov: needs momentum \(got true\)"),
 ])  # fmt: skip
-def test_what_cannot_be_trained_is_said(settings: list[str], words: str, tmp_path: Path) -> None:
+def test_untrainable_settings_are_rejected(settings: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises((ScenarioError, TraceError), match=f"(?s){words}"):
         train(tiny(*settings), tmp_path / "new")
 
@@ -297,25 +296,25 @@ def test_what_cannot_be_trained_is_said(settings: list[str], words: str, tmp_pat
     ('training.reducer={kind="zip"}', "zip"),
     ("training.speed=3", "unknown key"),
 ])  # fmt: skip
-def test_mistakes_of_the_table(setting: str, words: str) -> None:
+def test_invalid_training_keys_are_rejected(setting: str, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         tiny(setting)
 
 
-def test_scenarios_that_train_nothing() -> None:
+def test_scenario_without_training_table_is_rejected() -> None:
     with pytest.raises(ScenarioError, match="has no training table"):
         train(load_scenario("incast"))
 
 
-def test_targets() -> None:
+def test_target_accuracy_is_parsed() -> None:
     assert parse_target("accuracy=0.9") == 0.9 and parse_target(None) is None
     for wrong in ("0.9", "accuracy=2", "loss=1", "accuracy=much"):
         with pytest.raises(ScenarioError, match=r"such as accuracy=0\.9"):
             parse_target(wrong)
 
 
-def test_the_picture_has_a_curve_per_training(whole: tuple[Path, TrainingResult]) -> None:
-    """Time only where there is any."""
+def test_plot_has_one_curve_per_training_run(whole: tuple[Path, TrainingResult]) -> None:
+    """The time axis appears only if runs have times."""
     figure = draw_training_runs([whole[1], whole[1]])
     assert [axes.get_xlabel() for axes in figure.axes] == ["steps", "sent by all workers, MiB", "simulated time, ms"]
     assert all(len(axes.get_lines()) == 2 for axes in figure.axes)
@@ -323,8 +322,8 @@ def test_the_picture_has_a_curve_per_training(whole: tuple[Path, TrainingResult]
     assert len(draw_training_runs([ideal]).axes) == 2
 
 
-def test_the_picture_of_many_that_send_unlike_much(whole: tuple[Path, TrainingResult]) -> None:
-    """A hundredth of the bytes is not drawn as none; more than four names have a place of their own."""
+def test_plot_uses_log_byte_axis_and_figure_legend_if_needed(whole: tuple[Path, TrainingResult]) -> None:
+    """A hundredth of the bytes needs a log axis; more than four names need a figure legend."""
     one = whole[1]
     little = [{**row, "sent_bytes": row["sent_bytes"] // 100} for row in one.scores]
     less = TrainingResult(one.summary, {**one.tables, "scores": little})
@@ -336,8 +335,8 @@ def test_the_picture_of_many_that_send_unlike_much(whole: tuple[Path, TrainingRe
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path: Path) -> None:
-    """Under all policies, with a picture; as JSON; bad input is one line and exit code 2."""
+def test_train_command_writes_folder_json_and_one_line_errors(tmp_path: Path) -> None:
+    """The command trains all policies, draws a plot and prints JSON; bad input has exit code 2."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return Warm.with_torch().run("train", "train-tiny", *words, timeout=300)
@@ -369,8 +368,8 @@ def test_the_command(tmp_path: Path) -> None:
 RING = ['job.exchange={kind="ring"}', "job.servers=0"]
 
 
-def test_a_scenario_says_what_workers_keep() -> None:
-    """Of a ring: its buckets, what stands for what, and when workers are brought together."""
+def test_scenario_sets_ring_recipe() -> None:
+    """The recipe has the ring's buckets, its fill rules, and the resync interval."""
     scenario = tiny(
         'job.exchange={kind="ring", bucket="64KiB"}', "job.servers=0", 'job.fill="rescaled"', 'job.pull_fill="zero"',
         "training.resync=7", 'training.network={loss=0.1, way="both", worker=1}',
@@ -393,20 +392,19 @@ def test_a_scenario_says_what_workers_keep() -> None:
     ([*RING, 'training.network={loss=0.1, layers="front"}'], r"training\.network.*the packets of a ring mix"),
     (['training.network={loss=0.1, worker=2}'], r"training\.network\.worker.*is worker 2 of 2"),
 ])  # fmt: skip
-def test_what_a_ring_cannot_do_is_said(more: list[str], match: str) -> None:
+def test_unsupported_ring_and_network_settings_are_rejected(more: list[str], match: str) -> None:
     scenario = tiny(*more)
     with pytest.raises(ScenarioError, match=match):
         trainer_of(scenario, data_of(scenario.training))
 
 
-def test_a_folder_says_how_far_workers_are_apart(tmp_path: Path) -> None:
+def test_steps_table_records_worker_divergence(tmp_path: Path) -> None:
     train(tiny(*RING, 'training.network={loss=0.2, way="pull"}'), tmp_path / "ring")
     steps = TrainingResult.read(tmp_path / "ring").steps
     assert steps[-1]["apart_max"] > steps[-1]["apart_rms"] > 0
 
 
-def test_the_table_says_what_encoding_took() -> None:
-    """Only where it is on the clock of any."""
+def test_table_shows_encoding_time_only_if_counted() -> None:
     rows = lambda *how: {
         row.label.strip(): row.cells for row in rows_of([train(tiny(f"training.encode_time={each}")) for each in how])
     }
@@ -425,7 +423,7 @@ def command(*words: str) -> tuple[int, str]:
     return found.exit_code, found.stdout + "\n" + found.stderr
 
 
-def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+def test_command_leaves_folder_with_other_content_unchanged(tmp_path: Path) -> None:
     (tmp_path / "accuracy.png").write_text("mine")
     code, said = command("--out", str(tmp_path))
     assert code == 2 and "does not hold training runs" in said
@@ -435,14 +433,14 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     assert command("--out", "")[0] == 2
 
 
-def test_two_programs_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_output_folder_in_use_is_rejected(tmp_path: Path) -> None:
     with resumable_folder(tmp_path / "out", "trainings.txt", "training runs"):
         code, said = command("--out", str(tmp_path / "out"))
         assert code == 2 and "another program" in said
     assert command("--out", str(tmp_path / "out"))[0] == 0
 
 
-def test_a_training_that_diverges_is_said(tmp_path: Path) -> None:
+def test_command_reports_diverged_training(tmp_path: Path) -> None:
     code, said = command(
         "--json",
         "--set",
@@ -470,7 +468,7 @@ def test_a_training_that_diverges_is_said(tmp_path: Path) -> None:
     (lambda: Trainer(torch.nn.Linear(1, 1), 3, Recipe()), "Trainer(data): is 3"),
     (lambda: train(tiny(), 3), "train(out): is 3, of type int"),
 ])  # fmt: skip
-def test_arguments_are_refused_in_words(make: Callable[[], object], words: str) -> None:
+def test_invalid_python_arguments_are_named_in_errors(make: Callable[[], object], words: str) -> None:
     with pytest.raises(GradwireError, match=re.escape(words)):
         make()
 
@@ -482,7 +480,7 @@ def test_arguments_are_refused_in_words(make: Callable[[], object], words: str) 
     ("training.encode_time=-1", "is not an encoding time (got -1)"), ("training.encode_time=true", "is not an encoding time (got true)"),
     ("training.encode_time=some", "expected \"none\", \"measured\", or nanoseconds"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_once(setting: str, words: str) -> None:
+def test_invalid_setting_gives_exactly_one_error(setting: str, words: str) -> None:
     with pytest.raises(ScenarioError, match="invalid scenario, 1 error") as caught:
         tiny(setting)
     assert words in str(caught.value)

@@ -39,7 +39,7 @@ def tiny(*more: str):
 @pytest.mark.parametrize(
     "setting", ['training.data="{}/none"', "training.batch=4000", 'training.network={{replay="{}/none"}}']
 )
-def test_what_is_refused_leaves_no_folder(setting: str, tmp_path: Path) -> None:
+def test_rejected_run_leaves_no_folder(setting: str, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     done = CliRunner().invoke(
         cli.app, ["train", "train-tiny", "--policy", "dlcp", *SET, "--set", setting.format(tmp_path), "--out", str(out)]
@@ -50,8 +50,8 @@ def test_what_is_refused_leaves_no_folder(setting: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_were_there_stay(tmp_path: Path) -> None:
-    """An empty one, one with something in it, and one that a command goes on with."""
+def test_existing_folders_stay_after_errors(tmp_path: Path) -> None:
+    """One folder is empty, one has content, and one is resumed."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(GradwireError):
         train(tiny("training.batch=4000"), tmp_path / "empty")
@@ -67,7 +67,7 @@ def test_folders_that_were_there_stay(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "new").iterdir()] == ["mark"]
 
 
-def test_a_reproduction_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+def test_rejected_reproduction_leaves_no_files(tmp_path: Path) -> None:
     asked = [
         "reproduce",
         "tolerance",
@@ -82,8 +82,8 @@ def test_a_reproduction_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     assert done.exit_code == 2 and list(tmp_path.iterdir()) == []
 
 
-def test_no_advice_of_others(tmp_path: Path) -> None:
-    """A checkpoint that is none, and a scenario that is no text."""
+def test_damaged_checkpoint_error_hides_library_advice(tmp_path: Path) -> None:
+    """The checkpoint is invalid, and later the scenario is not text."""
     train(tiny(), tmp_path / "a")
     (tmp_path / "a" / "checkpoint.pt").write_bytes(b"\x80\x02garbage")
     with pytest.raises(
@@ -106,8 +106,8 @@ def test_no_advice_of_others(tmp_path: Path) -> None:
         [""],
     ],
 )
-def test_what_was_called(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that trains is no command of gradwire's."""
+def test_summary_records_calling_command(argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python program that trains is not recorded as a gradwire command."""
     monkeypatch.setattr(sys, "argv", argv)
     train(tiny(), tmp_path)
     command = json.loads((tmp_path / "training.json").read_text())["command"]
@@ -117,8 +117,9 @@ def test_what_was_called(argv: list[str], tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_it_says_what_there_is(number: int, code: int, tmp_path: Path) -> None:
-    """In the second of two trainings: one is over, and the same command goes on. Without --out nothing is kept."""
+def test_interrupted_command_reports_complete_runs_and_resume(number: int, code: int, tmp_path: Path) -> None:
+    """The signal comes after two of three training runs. The same command resumes; without --out nothing is
+    saved."""
     scenario = tmp_path / "two.toml"
     scenario.write_text((Path(__file__).parents[3] / "examples" / "largest_signs.toml").read_text())
     (tmp_path / "largest_signs.py").write_text(

@@ -40,13 +40,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("{loss = 0.1, seeds = 1}", 'training.network.seeds: unknown key; expected "seed"'),
     ("{loss = 'x'}", "training.network.loss: "),
 ])  # fmt: skip
-def test_the_key_that_is_wrong(network: str, words: str) -> None:
+def test_error_names_invalid_network_key(network: str, words: str) -> None:
     with pytest.raises(ScenarioError) as told:
         load_scenario("train-tiny", set=[f"training.network={network}"])
     assert words in str(told.value)
 
 
-def test_trainings_one_folder_deeper(trained: Path) -> None:
+def test_replay_of_parent_folder_suggests_run_folders(trained: Path) -> None:
     with pytest.raises(ResultError) as told:
         train(tiny(f'training.network={{replay="{trained}"}}', "training.keep_missing=false"))
     assert str(told.value) == (
@@ -55,8 +55,8 @@ def test_trainings_one_folder_deeper(trained: Path) -> None:
     )
 
 
-def test_trainings_of_seeds_two_folders_deeper(trained: Path, tmp_path: Path) -> None:
-    """In the order of the seeds, and of their policies."""
+def test_replay_of_seeds_folder_suggests_run_folders(trained: Path, tmp_path: Path) -> None:
+    """Suggestions are in the order of the seeds, and of their policies."""
     for seed in (10, 9):
         shutil.copytree(trained, tmp_path / "seeds" / f"seed-{seed}")
     with pytest.raises(
@@ -73,7 +73,7 @@ def test_trainings_of_seeds_two_folders_deeper(trained: Path, tmp_path: Path) ->
     (['training.reducer={kind="topk", ratio=0.1}'], 'training.reducer.kind nothing -> "topk", training.reducer.ratio nothing -> 0.1;'),
     (["seed=3", "link.rate=2Gbps", "link.latency=1us", "training.steps=5", "training.batch=5"], 'link.rate "1Gbps" -> "2Gbps", link.latency "2us" -> "1us", training.batch 4 -> 5 and 2 more;'),
 ])  # fmt: skip
-def test_another_scenario_says_in_what(trained: Path, more: list[str], words: str) -> None:
+def test_scenario_mismatch_error_lists_differing_keys(trained: Path, more: list[str], words: str) -> None:
     with pytest.raises(ResultError) as told:
         train(tiny(*more), trained / "dlcp")
     said = str(told.value)
@@ -82,7 +82,7 @@ def test_another_scenario_says_in_what(trained: Path, more: list[str], words: st
 
 
 @pytest.mark.parametrize("command", ["timeline", "tensors", "compare", "telemetry"])
-def test_commands_of_runs_know_a_training(trained: Path, command: str) -> None:
+def test_run_commands_reject_training_run_folders(trained: Path, command: str) -> None:
     for folder in (trained / "dlcp", trained):
         both = [str(folder)] * (2 if command == "compare" else 1)
         done = CliRunner().invoke(cli.app, [command, *both])

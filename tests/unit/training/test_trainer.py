@@ -25,8 +25,8 @@ from tests.support.training_cases import parameters, resnet  # noqa: E402
 DATA = images("synthetic", 8, limit=400)
 
 
-def test_one_worker_without_loss_is_plain_training() -> None:
-    """Bit by bit: SGD with momentum and decay, and the running statistics."""
+def test_one_lossless_worker_equals_plain_pytorch_training() -> None:
+    """Parameters after SGD with momentum and decay, and running statistics, are bit-identical."""
     recipe = Recipe(workers=1, batch=16, steps=6, rate=0.05, schedule="constant")
     ours = Trainer(resnet(), DATA, recipe)
     plain, dealer = resnet(), Dealer(DATA, 1, 16, 0)
@@ -43,8 +43,8 @@ def test_one_worker_without_loss_is_plain_training() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours.model.buffers(), plain.buffers(), strict=True))
 
 
-def test_several_workers_without_loss_have_the_mean_gradient() -> None:
-    """Of a model without batch norm: then it is plain training with the whole batch, to rounding."""
+def test_lossless_workers_train_with_mean_gradient() -> None:
+    """A model without batch norm trains as with the whole batch, to rounding."""
     torch.manual_seed(5)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 10))
     ours = Trainer(copy.deepcopy(net), DATA, Recipe(workers=4, batch=8, steps=5, rate=0.1, schedule="constant"))
@@ -56,8 +56,8 @@ def test_several_workers_without_loss_have_the_mean_gradient() -> None:
     )
 
 
-def test_an_update_with_given_masks_is_numpys() -> None:
-    """One step of two workers; worker 1 loses the first packet of the last tensor but one."""
+def test_update_with_given_loss_masks_matches_numpy() -> None:
+    """In one step of two workers, worker 1 loses the first packet of the last tensor but one."""
     torch.manual_seed(5)
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
     recipe = Recipe(
@@ -80,8 +80,8 @@ def test_an_update_with_given_masks_is_numpys() -> None:
         )
 
 
-def test_it_learns_and_losing_costs() -> None:
-    """Ten noisy patterns: far above chance without loss, and with half of the packets lost less of it."""
+def test_training_reaches_accuracy_and_packet_loss_raises_its_loss() -> None:
+    """Ten noisy patterns are learned far above chance; with 95 % of the packets lost, the loss is higher."""
     data = images("synthetic", 8, augment=False, limit=2000)
     recipe = Recipe(workers=4, batch=16, steps=90, rate=0.1, payload=256)
     clean = [each for each in Trainer(resnet(), data, recipe).run() if isinstance(each, Score)][-1]
@@ -93,7 +93,7 @@ def test_it_learns_and_losing_costs() -> None:
 
 
 def test_runs_are_paired_and_repeatable() -> None:
-    """The same twice is the same to the bit; another seed of losses changes nothing before the first update."""
+    """Equal seeds give equal bits; another seed of losses changes nothing before the first update."""
     recipe = Recipe(workers=2, batch=8, steps=4)
     rows = [
         [t.step() for _ in range(4)]
@@ -103,7 +103,7 @@ def test_runs_are_paired_and_repeatable() -> None:
     assert rows[0][0].loss == rows[2][0].loss
 
 
-def test_replay_of_a_run_is_the_run() -> None:
+def test_replayed_training_equals_recorded_training() -> None:
     recipe = Recipe(workers=2, batch=8, steps=5, payload=200)
     recorded = RecordingNetwork(Random(0.3))
     first, second = Trainer(resnet(), DATA, recipe, network=recorded), None
@@ -116,8 +116,8 @@ def test_replay_of_a_run_is_the_run() -> None:
 
 
 @pytest.mark.parametrize("reducer", [None, ErrorFeedback(reducer=TopK()), ErrorFeedback(reducer=PowerSGD())])
-def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
-    """Six steps are four steps, a file, and two steps, to the bit."""
+def test_trainer_resumes_from_checkpoint(reducer, tmp_path) -> None:
+    """Six steps equal four steps, a checkpoint file and two steps, to the bit."""
     recipe = Recipe(workers=2, batch=8, steps=6, fill="zero" if reducer else "stale")
     make = lambda: Trainer(resnet(), DATA, recipe, reducer, Random(0.1))
     whole, first, second = make(), make(), make()
@@ -133,7 +133,7 @@ def test_it_goes_on_from_a_checkpoint(reducer, tmp_path) -> None:
         other.load_state_dict(first.state_dict())
 
 
-def test_run_scores_and_stops_when_it_is_good_enough() -> None:
+def test_run_evaluates_periodically_and_stops_at_target() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
     heard: list[tuple[float, str]] = []
     trainer = Trainer(resnet(), data, Recipe(workers=2, batch=16, steps=12, rate=0.05))
@@ -155,9 +155,9 @@ def test_lost_shares_and_bytes_are_counted() -> None:
 
 
 @pytest.mark.parametrize("reducer", [None, TopK(ratio=0.1), PowerSGD()])
-def test_encoding_takes_time_on_the_clock(reducer) -> None:
-    """2 ns an element: each worker encodes all of them by itself, one server decodes those of both; in every round, of what is sent in
-    it: in PowerSGD's second one the matrices alone."""
+def test_encoding_time_is_added_to_clock(reducer) -> None:
+    """At 2 ns per element, each worker encodes its tensors, and one server decodes those of both. Every round
+    counts the tensors sent in it: in PowerSGD's second one the matrices alone."""
     steps = [
         Trainer(resnet(), DATA, Recipe(workers=2, batch=8, steps=2, encode_time=how), reducer)
         for how in ("none", 2.0, "measured")
@@ -173,7 +173,7 @@ def test_encoding_takes_time_on_the_clock(reducer) -> None:
     assert free.loss == fixed.loss == measured.loss, "it costs time alone"
 
 
-def test_schedules() -> None:
+def test_learning_rate_schedules() -> None:
     triangle = Recipe(steps=100, rate=1.0, rise=0.2)
     rates = [triangle.rate_at(step) for step in range(100)]
     assert rates[0] == pytest.approx(0.05) and max(rates) == 1 and rates[19] == 1 and rates[60] == pytest.approx(0.5)
@@ -184,8 +184,8 @@ def test_schedules() -> None:
 # data
 
 
-def test_every_sample_once_an_epoch_whoever_has_it() -> None:
-    """Workers have disjoint slices; another epoch has another order; another seed as well."""
+def test_epoch_covers_every_sample_once() -> None:
+    """Workers have disjoint slices; another epoch has another order."""
     dealer = Dealer(images("synthetic", 8, augment=False, limit=240), 4, 10, seed=3)
     seen = [dealer.step(number)[0][0] for number in range(dealer.steps_per_epoch)]
     rows = {each.numpy().tobytes() for each in itertools.chain(*seen)}
@@ -195,8 +195,8 @@ def test_every_sample_once_an_epoch_whoever_has_it() -> None:
         Dealer(images("synthetic", 8, limit=240), 25, 10, seed=3)
 
 
-def test_augmented_pictures_are_shifts_and_mirrors() -> None:
-    """Of a picture with one bright spot one spot is left, at most an eighth of the size away, perhaps mirrored."""
+def test_augmented_images_are_shifted_and_mirrored() -> None:
+    """One bright spot stays one spot, at most an eighth of the size away, perhaps mirrored."""
     data = images("synthetic", 16, limit=10)
     spot = torch.zeros(10, 3, 16, 16)
     spot[:, :, 8, 3] = 1
@@ -209,7 +209,7 @@ def test_augmented_pictures_are_shifts_and_mirrors() -> None:
     assert places == {(8 + d, c + e) for d in range(-2, 3) for e in range(-2, 3) for c in (3, 12)}
 
 
-def test_texts_predict_what_follows(tmp_path) -> None:
+def test_text_targets_are_next_tokens(tmp_path) -> None:
     (tmp_path / "t.txt").write_text("abcdefghij" * 40)
     data = text(tmp_path / "t.txt", 8)
     (inputs,), targets = data.batch(np.arange(5), np.random.default_rng(0))

@@ -28,8 +28,8 @@ def command(out: Path, *words: str):
     return CliRunner().invoke(cli.app, ["train", "train-tiny", *sets, "--out", str(out), *words])
 
 
-def test_the_table_stays(tmp_path: Path) -> None:
-    """The one that is printed; of the last command that came to its end, also where that printed JSON."""
+def test_table_file_holds_table_of_last_complete_command(tmp_path: Path) -> None:
+    """The file holds the printed table, also if the command printed JSON."""
     out, file = tmp_path / "out", tmp_path / "out" / "trainings.txt"
     done = command(out, "--all")
     assert done.exit_code == 0, done.output
@@ -47,7 +47,7 @@ def test_the_table_stays(tmp_path: Path) -> None:
     assert command(out, "--all").exit_code == 0 and file.read_text() == table
 
 
-def test_what_is_known_by_a_file_keeps_what_is_in_it(tmp_path: Path) -> None:
+def test_resumable_folder_leaves_existing_marker_content_unchanged(tmp_path: Path) -> None:
     with resumable_folder(tmp_path, "trainings.txt", "training runs"):
         assert (tmp_path / "trainings.txt").read_text() == SENTENCE
         (tmp_path / "trainings.txt").write_bytes(b"mine \xff")

@@ -37,22 +37,22 @@ def replayed(kept: Path, *more: str, policy: str = "dlcp"):
     (['topology={kind="dumbbell", left=6}'], ["topology"]),
     (["host.software_latency=7us", 'load_balancing="spray_random"'], ["host.software_latency", "load_balancing"]),
 ])  # fmt: skip
-def test_what_makes_no_difference_is_named(kept: Path, more: list[str], keys: list[str]) -> None:
+def test_keys_ignored_by_replay_are_named(kept: Path, more: list[str], keys: list[str]) -> None:
     done = train(replayed(kept, *more))
     assert done.summary["replayed"] == {"folder": str(kept), "otherwise": keys}
     assert sum(row["time_ps"] for row in done.steps) == sum(row["time_ps"] for row in train(replayed(kept)).steps)
 
 
-def test_another_transport_with_the_same_payload(kept: Path) -> None:
+def test_replay_names_ignored_transport_change(kept: Path) -> None:
     otherwise = train(replayed(kept, policy="dctcp")).summary["replayed"]["otherwise"]
     assert "transport" in otherwise and not any("payload" in each for each in otherwise)
 
 
-def test_no_replay_says_nothing(kept: Path) -> None:
+def test_summary_without_replay_has_no_replay_entry(kept: Path) -> None:
     assert "replayed" not in json.loads((kept / "training.json").read_text())
 
 
-def test_the_command_says_it_each_time(kept: Path, tmp_path: Path) -> None:
+def test_train_command_notes_ignored_keys_on_every_call(kept: Path, tmp_path: Path) -> None:
     asked = ["train", "train-tiny", "--policy", "dlcp", "--out", str(tmp_path / "out")]
     for each in (*SHORT, f'training.network={{replay="{kept}"}}', "link.rate=10Gbps", "job.servers=2"):
         asked += ["--set", each]

@@ -46,7 +46,7 @@ def network(**fields):
 # --- what there is ---------------------------------------------------------------------------------------------------
 
 
-def test_a_card_for_each():
+def test_each_accelerator_has_its_own_card_on_its_rail():
     made = network()
     cards = made.cards
     assert cards.hosts[:5] == ("h0.gpu0", "h0.gpu1", "h0.gpu2", "h0.gpu3", "h1.gpu0") and len(cards.hosts) == 8
@@ -60,7 +60,7 @@ def test_a_card_for_each():
     assert sorted(made.order.tolist()) == list(range(made.node_count))
 
 
-def test_cards_that_are_shared_hang_on_a_switch():
+def test_shared_cards_connect_through_a_pcie_switch():
     made = network(cards=2)
     above = {made.names[node]: made.names[made.edge_of[node]] for node in range(made.host_count)}
     assert [above[f"h0.gpu{g}.nic0"] for g in range(4)] == ["h0.pcie0", "h0.pcie0", "h0.pcie1", "h0.pcie1"]
@@ -68,21 +68,21 @@ def test_cards_that_are_shared_hang_on_a_switch():
     assert made.link_rate[link] == 10**11
 
 
-def test_several_cards_each():
+def test_accelerator_uses_two_cards_if_machine_has_twice_as_many():
     made = network(cards=8)
     assert made.cards.network.tolist() == [2] * 8
     above = [made.names[made.edge_of[made.cards.node(1, number)]] for number in range(3)]
     assert above == ["rail0_2", "rail0_3", "rail0_2"]
 
 
-def test_what_stays_in_a_machine_goes_by_its_switch():
+def test_messages_inside_a_machine_use_scale_up_ports():
     cards = network().cards
     src, dst = cards.cards(np.array([0, 0]), np.array([3, 7]), np.array([5, 5]))
     names = network().names
     assert [names[node] for node in (*src, *dst)] == ["h0.gpu0.up", "h0.gpu0.nic0", "h0.gpu3.up", "h1.gpu3.nic0"]
 
 
-def test_every_topology_can_hold_them():
+def test_star_and_fat_tree_support_accelerators():
     for topology in ({"kind": "star", "hosts": 3}, {"kind": "fat_tree", "k": 4}):
         made = network_of(scenario(job({"kind": "ring"}, 4), topology=topology, host={"gpus": 2}))
         build_routing(made)
@@ -102,7 +102,7 @@ def placed(workers=4, hosts=3, servers=0, **fields):
     return [[found.cards.hosts[host] for host in each] for each in places]
 
 
-def test_rules():
+def test_placement_rules_order_accelerators():
     assert placed()[0] == ["h0.gpu0", "h0.gpu1", "h1.gpu0", "h1.gpu1"]
     assert placed(placement="rails")[0] == ["h0.gpu0", "h1.gpu0", "h2.gpu0", "h0.gpu1"]
     drawn = placed(placement="random")[0]
@@ -111,7 +111,7 @@ def test_rules():
     assert placed(placement={"workers": named})[0] == named
 
 
-def test_a_server_has_a_machine_of_its_own():
+def test_parameter_server_takes_a_separate_machine():
     assert placed(workers=3, servers=1) == [["h0.gpu0", "h0.gpu1", "h1.gpu0"], ["h2.gpu0"]]
     with pytest.raises(ValueError, match="4 workers and 2 servers need 8 accelerators, but the topology has 6"):
         placed(servers=2)
@@ -124,7 +124,7 @@ def test_jobs_share_machines_but_no_accelerators():
     assert first.workers == (0, 1, 2) and second.workers == (3, 4, 5)
 
 
-def test_workers_that_follow_one_another_in_a_machine():
+def test_count_of_consecutive_workers_in_a_machine_follows_placement():
     def inside(**fields):
         return job_of({"kind": "ring"}, 4, gpus=2, cards=2, **fields).exchange.context.inside
 
@@ -154,23 +154,23 @@ UP = ((RATES["up"], US // 2),) * 2
 NET = ((RATES["net"], US),) * 2
 
 
-def test_hierarchical_uses_both_kinds_of_links():
-    """2 machines of 4: 3 steps inside, each of a 4th; 2 across, each of an 8th, on every accelerator's own rail; 3 inside.
-    Nothing leaves its rail: the spines may be missing."""
+def test_hierarchical_all_reduce_uses_scale_up_and_network_links():
+    """Two machines of 4 take 3 steps inside, 2 across on each accelerator's own rail, and 3 inside. A message carries
+    a 4th of the bucket inside and an 8th across. No message leaves its rail, so the spines may be missing."""
     expected = 6 * message(200, *UP) + 2 * message(100, *NET)
     assert taken({"kind": "hierarchical"}, 800) == expected
     assert taken({"kind": "hierarchical"}, 800, spines=0) == expected
 
 
-def test_a_ring_crosses_once_between_machines():
-    """One channel: 14 steps of an 8th, as slow as the network; with all four, each of a 32nd, and every accelerator's
-    scale-up port has the messages of three rings in every step (begun together, one behind the other)."""
+def test_ring_all_reduce_time_is_bounded_with_one_and_four_channels():
+    """With one channel, the ring takes 14 steps of an 8th of the bucket at network speed. With four channels, a step
+    carries a 32nd, and every scale-up port queues the messages of three rings."""
     assert taken({"kind": "ring", "channels": 1}, 800) < 14 * message(100, *NET)
     four = taken({"kind": "ring"}, 800, spines=0)
     assert 14 * message(25, *UP) < four < 14 * message(25, *NET) + 14 * 3 * 25 * FRAME * RATES["up"]
 
 
-def test_flows():
+def test_flow_time_over_scale_up_network_and_pcie_links_matches_formula():
     for ends, hops in ((("h0.gpu0", "h0.gpu3"), UP), (("h0.gpu0", "h1.gpu0"), NET), (("h0.gpu0", "h1.gpu3"), NET * 2)):
         (row, _) = simulate(flow(*ends)).messages.to_pylist()
         assert row["end_ps"] - row["start_ps"] == message(20, *hops) - SOFTWARE
@@ -179,8 +179,8 @@ def test_flows():
     assert row["end_ps"] - row["start_ps"] == message(20, pcie, *NET, pcie) - SOFTWARE
 
 
-def test_those_that_share_a_card_halve_it():
-    """Two accelerators of a machine send to two of another one by the same card, or by one each."""
+def test_two_accelerators_sharing_a_card_get_half_its_rate():
+    """Two accelerators of a machine send to two of another, over one shared card or one card each."""
     names = {"hosts": ["h0.gpu0", "h0.gpu1", "h1.gpu0", "h1.gpu1"], "size": "2MB"}
     found = []
     for cards in (1, 2):
@@ -199,7 +199,7 @@ def test_those_that_share_a_card_halve_it():
 @pytest.mark.parametrize(("kind", "workers", "gpus"), [
     ("ring", 8, 4), ("ring", 6, 2), ("ring", 6, 3), ("hierarchical", 8, 4), ("hierarchical", 6, 2), ("transpose", 4, 2),
 ])  # fmt: skip
-def test_every_accelerator_has_the_sum(kind, workers, gpus):
+def test_all_reduce_gives_every_accelerator_the_sum(kind, workers, gpus):
     made = job_of({"kind": kind, "bucket": "8KB"}, workers, gpus=gpus, cards=gpus)
     for seed in range(2):
         arrays = Arrays(made, np.random.default_rng(seed)).run()
@@ -209,7 +209,7 @@ def test_every_accelerator_has_the_sum(kind, workers, gpus):
 
 
 @pytest.mark.parametrize("kind", ["ring", "hierarchical"])
-def test_all_rails_are_used_alike_and_none_is_left(kind):
+def test_all_reduce_loads_rails_equally_and_stays_on_them(kind):
     made = job_of({"kind": kind, "bucket": "8KB"}, 16, gpus=4, cards=4)
     rows = Arrays(made, np.random.default_rng(1)).program.messages
     cards, count = made.exchange.context.cards, made.exchange.context.cards.counts.sum()
@@ -224,19 +224,19 @@ def test_all_rails_are_used_alike_and_none_is_left(kind):
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def test_cards_that_cannot_be_shared_evenly():
+def test_unevenly_shared_cards_are_refused():
     with pytest.raises(ScenarioError, match="machine h0 has 3 network cards, which 4 accelerators cannot share evenly"):
         network(cards=3)
 
 
-def test_rails_that_nothing_joins():
+def test_messages_between_unconnected_rails_are_refused():
     with pytest.raises(ScenarioError, match=r"h0\.gpu3 sends to h1\.gpu0, but their rails are not connected"):
         prepare_inputs(case(job({"kind": "transpose"}), spines=0), make_trace([[100]]))
     with pytest.raises(ScenarioError, match=r"traffic\[0\]\.hosts"):
         prepare_inputs(flow("h0.gpu0", "h1.gpu1", spines=0))
 
 
-def test_names_and_counts():
+def test_bad_accelerator_names_and_worker_counts_are_refused():
     with pytest.raises(ValueError, match=r"h0\.gpu0 to h1\.gpu3"):
         case(job({"kind": "ring"}, 2, placement={"workers": ["h0", "h1"]}))
     with pytest.raises(ValueError, match="9 workers need 9 accelerators, but the topology has 8"):
@@ -247,6 +247,6 @@ def test_names_and_counts():
         case(job({"kind": "hierarchical", "group": 3}, 8), gpus=1, hosts=8)
 
 
-def test_the_testbed_has_none():
+def test_testbed_refuses_separate_accelerator_ports():
     with pytest.raises(ScenarioError, match=r"host\.gpus: are separate ports"):
         resolve(case(job({"kind": "ring"})), make_trace([[100]]))

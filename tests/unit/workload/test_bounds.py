@@ -60,20 +60,20 @@ def of_layers(messages: list[dict[str, Any]], kind: str = "push", column: str = 
         ({"front": 0.011, "back": 0.004, "front_part": 1}, [0.011] * 4),
     ],
 )
-def test_each_layer_has_its_bound(bound, wanted):
+def test_push_messages_carry_the_loss_bound_of_their_layer(bound, wanted):
     messages = bounds_of(ps_job(2, push_bound=bound))
     assert of_layers(messages) == {layer: {value} for layer, value in enumerate(wanted)}
     assert of_layers(messages, "pull") == {layer: {0.0} for layer in range(4)}
     assert of_layers(messages, column="share") == of_layers(messages)
 
 
-def test_the_way_back_has_its_own():
+def test_pull_messages_carry_the_pull_bound_of_their_layer():
     messages = bounds_of(ps_job(2, push_bound=0.1, pull_bound={"layers": [0.0, 0.0, 0.3, 0.4]}))
     assert of_layers(messages, "pull") == {0: {0.0}, 1: {0.0}, 2: {0.3}, 3: {0.4}}
 
 
-def test_a_bucket_of_several_layers_has_the_lowest():
-    """Buckets of 12,000 bytes, from the back on: layers 3; 2; 1 (two tensors and, being full, no more); 0."""
+def test_bucket_carries_the_lowest_bound_of_its_layers():
+    """Buckets of 12,000 bytes hold layer 3; layer 2; both tensors of layer 1; layer 0."""
     job = ring_job(2, bucket="24000B", push_bound={"layers": [0.4, 0.1, 0.3, 0.2]})
     messages = bounds_of(job)
     found = defaultdict(set)
@@ -84,7 +84,7 @@ def test_a_bucket_of_several_layers_has_the_lowest():
     assert found["all_gather", 0] == found["all_gather", 1] == {0.0}  # exempt
 
 
-def test_bounds_for_another_number_of_layers():
+def test_bounds_for_the_wrong_number_of_layers_are_refused():
     with pytest.raises(ScenarioError, match=r"3 bounds for the 4 layers of trace case") as caught:
         bounds_of(ps_job(2, push_bound={"layers": [0.1, 0.1, 0.1]}))
     assert "push_bound.layers" in str(caught.value) and "a list of 4" in str(caught.value)
@@ -94,8 +94,9 @@ def test_bounds_for_another_number_of_layers():
 
 
 def test_critical_iterations_have_a_lower_bound():
-    """Norms 8, 8, 4 (a change of exactly a half: critical), 3 (a quarter), 6 (by as much as it was: critical), 8 (a
-    third). Nobody knows of the first one, so it is critical."""
+    """An iteration is critical if the gradient norm changed by at least half. The norms are 8, 8, 4 (critical), 3 (a
+    quarter less), 6 (twice as large: critical), 8 (a third more). The first iteration has no predecessor, so it is
+    critical."""
     rule = {"front": 0.3, "back": 0.05, "critical": 0.1}
     messages = bounds_of(ps_job(1, push_bound=rule, iterations=6), grown(8, 8, 4, 3, 6, 8))
     found = defaultdict(set)
@@ -106,9 +107,9 @@ def test_critical_iterations_have_a_lower_bound():
     assert dict(found) == {0: low, 1: high, 2: low, 3: high, 4: low, 5: high}
 
 
-def test_another_change_and_the_worker_s_own_gradients():
-    """With 0.2 the change from 4 to 3 counts as well. The second worker is an iteration ahead of the first one in what it
-    replays (8, 4, 3, 8 and then 8 again); what comes back goes by the first one."""
+def test_critical_iterations_follow_change_threshold_and_replayed_gradients():
+    """With a threshold of 0.2, the change from 4 to 3 is critical as well. The second worker replays one iteration
+    ahead of the first (8, 4, 3, 8 and then 8 again). Pulls follow the first worker's gradients."""
     rule = {"share": 0.3, "critical": 0.0, "change": 0.2}
     messages = bounds_of(ps_job(2, push_bound=rule, pull_bound=rule, iterations=4), grown(8, 8, 4, 3))
     pushed, pulled = defaultdict(dict), defaultdict(dict)
@@ -121,8 +122,8 @@ def test_another_change_and_the_worker_s_own_gradients():
     assert pulled["h0"] == pulled["h1"] == pushed["h0"]
 
 
-def test_norms_are_euclidean_where_squares_are_known():
-    """Half of the runs twice as large in mean, all of them three times in square: what counts are the squares."""
+def test_gradient_norm_is_euclidean_if_rms_values_are_recorded():
+    """Half of the runs have twice the mean, and all have an RMS of three; the norm follows the RMS."""
     trace = make_trace([[512]], iterations=2)
     means = np.array([[1, 1], [1, 2]], dtype=np.float16)
     rms = np.array([[1, 1], [3, 3]], dtype=np.float16)
@@ -158,9 +159,9 @@ def spent(result: Any, kinds: tuple[str, ...] = ("push", "reduce_scatter")) -> d
 
 
 @pytest.mark.parametrize("exchange", ["servers", "ring"])
-def test_what_one_message_does_not_lose_another_may(exchange):
-    """Messages of ten packets with a bound of 5 % (in the ring: of 27 with 3 %): by itself none of them may lose a packet,
-    two together one."""
+def test_messages_of_a_step_share_the_loss_budget_with_bound_per_step(exchange):
+    """A single message is too small to lose a packet within its bound, but two together may lose one. Messages have
+    ten packets and a bound of 5 % (in the ring: 27 packets and 3 %)."""
     shape: Any = {"tagging": DROPPABLE, "push_bound": 0.05 if exchange == "servers" else 0.03, "iterations": 2}
     if exchange == "servers":
         job = ps_job(3, 2, exchange={"partition": "10240B"}, **shape)
@@ -179,7 +180,7 @@ def test_what_one_message_does_not_lose_another_may(exchange):
     assert all(row["lost_bytes"] == 0 for row in rows(together.messages) if row["share"] == 0)
 
 
-def test_no_message_loses_more_than_bound_most_and_exempt_layers_lose_nothing():
+def test_message_loss_stays_below_bound_most_and_exempt_layers_lose_nothing():
     job = ps_job(
         3, 2, exchange={"partition": "10240B"}, tagging=DROPPABLE, bound_per="step", bound_most=0.15, iterations=2,
         push_bound={"layers": [0.05, 0.0, 0.2]},
@@ -193,7 +194,7 @@ def test_no_message_loses_more_than_bound_most_and_exempt_layers_lose_nothing():
 
 @pytest.mark.parametrize("stop_policy", ["early", "eager", "on_probe"])
 @pytest.mark.parametrize("seed", range(3))
-def test_engine_and_oracle_share_alike(seed, stop_policy):
+def test_engine_matches_oracle_with_bound_per_step(seed, stop_policy):
     job = ps_job(3, 2, exchange={"partition": "10240B"}, tagging={"magnitude": True, "important_fraction": 0.3},
                  push_bound={"front": 0.05, "back": 0.12}, bound_per="step", iterations=2)  # fmt: skip
     case = scenario(
@@ -205,8 +206,8 @@ def test_engine_and_oracle_share_alike(seed, stop_policy):
     assert check_loss_invariant(result) == []
 
 
-def test_an_overdraft_is_seen():
-    """Two messages of a step that have lost more together than their parts, each less than its bound."""
+def test_invariant_check_reports_loss_above_the_step_budget():
+    """Two messages of a step together lose more than the step's budget, each less than its own bound."""
     _, result = lossy(
         ps_job(
             3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.05, bound_per="step", bound_most=1.0
@@ -233,8 +234,8 @@ def test_an_overdraft_is_seen():
     )
 
 
-def test_what_is_lost_before_there_is_a_budget_for_it_is_seen():
-    """The same losses, which are within the budget of all, by messages that are delivered before the others."""
+def test_invariant_check_reports_loss_ahead_of_the_delivered_budget():
+    """The losses fit the budget of the whole step, but not that of the messages delivered so far."""
     _, result = lossy(
         ps_job(
             3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.05, bound_per="step", bound_most=1.0
@@ -262,8 +263,8 @@ def broken_by(result, table):
     return check_loss_invariant(type(result).build(summary, {"messages": table}))
 
 
-def test_losses_that_are_counted_twice_and_differ_are_seen():
-    """In the messages, in the rows of what is missing, in the totals."""
+def test_invariant_check_reports_differing_loss_counts_of_tables():
+    """Lost bytes differ between the messages table, the missing table and the totals."""
     _, result = lossy(ps_job(3, 1, exchange={"partition": "10240B"}, tagging=DROPPABLE, push_bound=0.3))
     messages, missing = result.messages.to_pydict(), result.missing.to_pydict()
     assert sum(messages["lost_bytes"]) == sum(missing["bytes"]) == result.summary["totals"]["lost_bytes"] > 0
@@ -288,8 +289,8 @@ def test_losses_that_are_counted_twice_and_differ_are_seen():
 
 
 @pytest.mark.parametrize("job", [ps_job(3, 2), ring_job(3, bucket="4kB")], ids=["servers", "ring"])
-def test_turns_go_on_by_iteration_from_a_seeded_beginning(job):
-    """Of the messages that carry the same from one host to one other."""
+def test_message_turn_increases_per_iteration_from_a_seeded_start(job):
+    """Messages with the same content between the same two hosts form one sequence of turns."""
 
     def turns(seed: int) -> dict[Any, list[int]]:
         case = scenario({**job, "iterations": 3}, transport="dlcp", seed=seed)

@@ -54,9 +54,10 @@ def shape(network: Network) -> tuple[object, ...]:
 # --- the generator ----------------------------------------------------------------------------------------------------
 
 
-def test_the_superpod_of_128_hosts_has_the_cables_of_its_reference_architecture():
-    """4 scalable units of 32 DGX B200: 32 leaves, 16 spines, 1024 cables below the leaves and 1024 above, which here are
-    512 of twice the rate (docs.nvidia.com, reference architecture with B200, table of larger component counts)."""
+def test_superpod_of_128_hosts_has_the_cables_of_its_reference_architecture():
+    """Four scalable units of 32 DGX B200 have 32 leaves, 16 spines and 1024 cables below the leaves. The reference
+    also has 1024 cables above the leaves, which here are 512 of twice the rate (docs.nvidia.com, reference
+    architecture with B200, table of larger component counts)."""
     network = rail(128, 8, 16, LINK, hosts_per_group=32, uplink_rate=200 * GBPS)
     assert network.host_count == 1024 and len(network.cards.hosts) == 128
     names = Counter(name.rstrip("0123456789_") for name in network.names[1024:])
@@ -67,7 +68,7 @@ def test_the_superpod_of_128_hosts_has_the_cables_of_its_reference_architecture(
     assert len(up) == 512 and up.sum() == 1024 * LINK.rate
 
 
-def test_card_i_of_every_host_of_a_group_hangs_on_rail_switch_i():
+def test_card_i_of_every_host_of_a_group_connects_to_rail_switch_i():
     network = rail(5, 3, 2, LINK, hosts_per_group=2)
     assert network.cards.hosts == ("h0", "h1", "h2", "h3", "h4")
     expected = {f"h{host}.nic{card}": f"rail{host // 2}_{card}" for host in range(5) for card in range(3)}
@@ -77,14 +78,14 @@ def test_card_i_of_every_host_of_a_group_hangs_on_rail_switch_i():
     assert (network.up_link % 2 == 0).all(), "a cable's even link leads up"
 
 
-def test_one_card_makes_a_leaf_spine_of_other_names():
+def test_rail_topology_with_one_card_equals_leaf_spine():
     one, other = rail(6, 1, 2, LINK, hosts_per_group=3), leaf_spine(2, 3, 2, LINK)
     assert one.names[:6] == other.names[:6] and one.grouped is None
     for name in ("link_src", "link_dst", "link_rate", "order"):
         assert (getattr(one, name) == getattr(other, name)).all()
 
 
-def test_groups_stay_together_in_the_order():
+def test_node_order_keeps_hosts_and_switches_of_a_group_adjacent():
     network = rail(6, 2, 2, LINK, hosts_per_group=2)
     assert sorted(network.order) == list(range(network.node_count))
     names = [network.names[node] for node in network.order]
@@ -93,8 +94,8 @@ def test_groups_stay_together_in_the_order():
 
 
 @pytest.mark.parametrize("network", RAILS, ids=lambda network: f"{network.cards.hosts[-1]}x{network.host_count}")
-def test_paths_between_cards_are_exactly_the_shortest_ones(network):
-    """Against networkx; and as many as the shape says: one within a rail of a group, otherwise one per spine."""
+def test_paths_between_cards_are_the_shortest_paths_of_networkx(network):
+    """There is one path within a rail of a group and otherwise one path per spine."""
     routing, graph = build_routing(network), network.to_networkx()
     spines = sum(name.startswith("spine") for name in network.names)
     for src, dst in permutations(range(network.host_count), 2):
@@ -120,7 +121,7 @@ def test_paths_between_cards_are_exactly_the_shortest_ones(network):
         (lambda: rail(4, 2, 1, LINK, hosts_per_group=0), "topology.hosts_per_group: is too small"),
     ],
 )
-def test_bad_parameters_are_refused(build, says):
+def test_rail_topology_refuses_bad_parameters(build, says):
     with pytest.raises(ScenarioError) as error:
         build()
     assert says in str(error.value)
@@ -129,8 +130,9 @@ def test_bad_parameters_are_refused(build, says):
 # --- any network ------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_with_several_cables_is_several_cards():
-    """Worked out by hand. h has its cables on t, s, s: its cards are on s (10), s (20), t (30), whatever their order."""
+def test_host_with_several_cables_gets_one_card_per_cable():
+    """Host h has cables to t, s and s; its cards are on s (10), s (20) and t (30). The order of the cables does not
+    matter. The expected values are worked out by hand."""
     cables = [Cable(1, 4, 30, 3), Cable(0, 3, 7, 7, 0.5), Cable(3, 1, 10, 1), Cable(1, 3, 20, 2), Cable(3, 4, 9, 9)]
     network = assemble(["a", "h", "b"], ["s", "t"], [*cables, Cable(2, 4, 8, 8)], title="x")
     assert network.names == ("a", "h.nic0", "h.nic1", "h.nic2", "b", "s", "t")
@@ -146,11 +148,11 @@ def test_a_host_with_several_cables_is_several_cards():
 
 
 @pytest.mark.parametrize("network", RAILS[:1] + RAILS[2:], ids=lambda network: f"{network.host_count}")
-def test_a_network_with_cards_survives_networkx(network):
+def test_multi_card_network_round_trips_through_networkx(network):
     assert shape(from_networkx(network.to_networkx(), LINK)) == shape(network)
 
 
-def test_files_may_write_a_host_as_one_node_or_as_its_cards(tmp_path):
+def test_graph_file_describes_a_host_as_one_node_or_as_cards(tmp_path):
     whole = tmp_path / "whole.graphml"
     graph = networkx.Graph()
     graph.add_nodes_from([("a", {"kind": "host"}), ("b", {"kind": "host"})])
@@ -162,8 +164,8 @@ def test_files_may_write_a_host_as_one_node_or_as_its_cards(tmp_path):
     assert shape(read_graph(tmp_path / "cards.graphml", LINK)) == shape(network)
 
 
-def test_hosts_of_a_topology_txt_may_have_two_cards(tmp_path):
-    """As HPCC's own network of 320 hosts, each on two switches."""
+def test_hpcc_topology_file_allows_two_cards_per_host(tmp_path):
+    """HPCC's own network has 320 hosts, each on two switches."""
     rows = [f"{host} {switch} 25Gbps 1us 0" for host in range(20) for switch in (21, 20)]
     path = tmp_path / "topology.txt"
     path.write_text("\n".join(["23 3 42", "20 21 22", *rows, "20 22 100Gbps 1us 0", "21 22 100Gbps 1us 0"]))
@@ -174,9 +176,9 @@ def test_hosts_of_a_topology_txt_may_have_two_cards(tmp_path):
     assert build_routing(read_hpcc(path)).hops(0, 2) == 2, "two networks of their own, one per card"
 
 
-def test_cards_that_messages_would_not_reach_are_refused():
-    """Two rails that nothing joins: nothing ever changes rails, so they are two networks. But if c is on one of them
-    only, or d on the wrong ones, c or d and the others would send to each other what cannot arrive."""
+def test_unreachable_cards_are_refused():
+    """Two unconnected rails are two valid networks because messages never change rails. But if c is on one of them
+    only, or d on the wrong ones, some messages of c or d cannot arrive."""
     rails = [("a", "r0"), ("a", "r1"), ("b", "r0"), ("b", "r1")]
     kinds = {name: {"kind": "host"} for name in "abcd"}
     for further, joined in (([], True), ([("c", "r0")], False), ([("d", "r0"), ("d", "r2"), ("r1", "r2")], True),
@@ -191,20 +193,20 @@ def test_cards_that_messages_would_not_reach_are_refused():
             from_networkx(graph, LINK)
 
 
-def test_a_host_with_one_card_joins_no_network_of_two_rails():
-    """Also if it is the first host, and the cards of all others reach each other rail by rail."""
+def test_single_card_host_on_two_unconnected_rails_is_refused():
+    """The host is the first one, and the cards of all other hosts reach each other rail by rail."""
     cables = [Cable(0, 2, 1, 1), Cable(1, 2, 1, 1), Cable(1, 3, 1, 1)]
     with pytest.raises(ScenarioError, match=r"not connected: c cannot reach a\.nic1, r1"):
         assemble(["c", "a"], ["r0", "r1"], cables, title="x")
 
 
-def test_a_card_may_not_take_a_name_that_is_taken():
+def test_card_name_equal_to_a_host_name_is_refused():
     cables = [Cable(0, 2, 1, 1), Cable(0, 3, 1, 1), Cable(1, 2, 1, 1), Cable(2, 3, 1, 1)]
     with pytest.raises(ScenarioError, match=r'several nodes have the same name \(got "a.nic1"\)'):
         assemble(["a", "a.nic1"], ["s", "t"], cables, title="x")
 
 
-def test_a_host_without_a_link_is_refused_beside_hosts_with_several():
+def test_host_without_a_link_is_refused_in_a_multi_card_network():
     with pytest.raises(ScenarioError, match=r"topology\.a: the host cannot be reached"):
         assemble(["a", "b"], ["s", "t"], [Cable(1, 2, 1, 1), Cable(1, 3, 1, 1), Cable(2, 3, 1, 1)], title="x")
 
@@ -217,7 +219,7 @@ def test_a_host_without_a_link_is_refused_beside_hosts_with_several():
         (("spine0", "rail0_1"), {"rail0_1->spine0", "spine0->rail0_1"}),
     ],
 )
-def test_an_override_names_a_host_or_a_card(between, changed):
+def test_link_override_names_a_host_or_a_card(between, changed):
     network = rail(3, 2, 1, LINK, overrides=[Override(between, rate=GBPS)])
     assert {network.link_name(link) for link in np.flatnonzero(network.link_rate == GBPS)} == changed
 
@@ -230,7 +232,7 @@ def test_an_override_names_a_host_or_a_card(between, changed):
         (("h1", "spine0"), "unknown link"),
     ],
 )
-def test_overrides_that_fit_no_cable(between, says):
+def test_link_override_without_matching_cable_is_refused(between, says):
     with pytest.raises(ScenarioError, match=says):
         rail(3, 2, 1, LINK, overrides=[Override(between, rate=GBPS)])
 
@@ -258,6 +260,6 @@ def test_jobs_are_placed_on_hosts_not_on_cards():
     ("name", "says"),
     [("h1.nic0", "is one network card of a host"), ("rail0_1", "is a switch"), ("h9", "is not a node of the network")],
 )
-def test_a_name_that_is_no_host_is_refused(name, says):
+def test_placement_refuses_names_of_cards_switches_and_unknown_nodes(name, says):
     with pytest.raises(ScenarioError, match=says):
         place_jobs([job(1, SimpleNamespace(workers=(name,), servers=()))], rail(2, 2, 1, LINK))

@@ -35,7 +35,7 @@ def job(kind, workers, fields, **more):
 
 
 @pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
-def test_every_worker_has_the_sum_in_any_order(kind, workers, fields):
+def test_all_reduce_gives_every_worker_the_sum_in_any_event_order(kind, workers, fields):
     made = job(kind, workers, fields)
     assert len(made.exchange.buckets) > 1
     for seed in range(3):
@@ -44,7 +44,7 @@ def test_every_worker_has_the_sum_in_any_order(kind, workers, fields):
 
 
 @pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
-def test_what_is_lost_is_missing_where_it_should_be(kind, workers, fields):
+def test_lost_elements_are_missing_from_the_predicted_sums(kind, workers, fields):
     made = job(kind, workers, fields)
     for seed in range(2):
         arrays = Arrays(made, np.random.default_rng(seed), lose=0.2).run()
@@ -53,8 +53,9 @@ def test_what_is_lost_is_missing_where_it_should_be(kind, workers, fields):
 
 
 @pytest.mark.parametrize(("kind", "workers", "algorithm"), HALVES)
-def test_halves_of_all_reduces(kind, workers, algorithm):
-    """Every segment is a sum at one worker, or everywhere what one worker had of its own; each has an N-th."""
+def test_reduce_scatter_and_all_gather_assign_each_segment_one_owner(kind, workers, algorithm):
+    """Reduce-scatter leaves each segment's sum at one worker; all-gather copies one worker's segment to all. Each
+    worker owns an N-th."""
     made = job(kind, workers, {"algorithm": algorithm})
     arrays = Arrays(made, np.random.default_rng(1)).run()
     assert sum(arrays.program.messages.nbytes) == made.exchange.bytes_per_iteration
@@ -77,13 +78,13 @@ def test_halves_of_all_reduces(kind, workers, algorithm):
 
 
 @pytest.mark.parametrize("workers", [2, 5, 8])
-def test_broadcast(workers):
+def test_broadcast_copies_buffers_of_rank_0_to_all_workers(workers):
     arrays = Arrays(job("broadcast", workers, {}), np.random.default_rng(1)).run()
     assert all((value == arrays.own[0, bucket]).all() for (_, bucket), value in arrays.buffers.items())
 
 
 @pytest.mark.parametrize("kind", ["ring", "halving_doubling", "transpose", "double_tree"])
-def test_with_several_cards_each_has_a_share(kind):
+def test_collective_uses_every_card_of_a_host(kind):
     made = job(kind, 4, {}, cards=2)
     arrays = Arrays(made, np.random.default_rng(1)).run()
     assert same(arrays.buffers, arrays.sums())
@@ -105,7 +106,7 @@ def most(kind, n, fields):
 
 
 @pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
-def test_bytes(kind, workers, fields):
+def test_collective_sends_the_expected_total_bytes(kind, workers, fields):
     made = job(kind, workers, fields)
     sent = Arrays(made, np.random.default_rng(1)).program.messages.nbytes.sum()
     exchange = made.exchange
@@ -118,8 +119,8 @@ def test_bytes(kind, workers, fields):
 # --- what follows from what ------------------------------------------------------------------------------------------
 
 
-def test_by_hand():
-    """0 adds to 1 what 1 adds to 2, who sends it back to 0; 0 passes it on to 1."""
+def test_transfer_dependencies_match_a_hand_worked_plan():
+    """Worker 0 adds to 1, 1 to 2; 2 returns the sum to 0, which forwards it to 1."""
     plan = transfers(
         [
             TransferRows(0, 0, 1, 0, 1, True),
@@ -142,7 +143,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
-def test_segments_that_go_together_may_be_taken_together(monkeypatch, kind, workers, fields):
+def test_dependencies_are_equal_for_any_minimum_piece_length(monkeypatch, kind, workers, fields):
     plan = job(kind, workers, fields).exchange.plan
     found = []
     for long in (0, 10**9):
@@ -152,7 +153,7 @@ def test_segments_that_go_together_may_be_taken_together(monkeypatch, kind, work
         assert np.array_equal(one, other)
 
 
-def test_runs_of_segments_wait_for_what_they_overlap():
+def test_segment_runs_depend_on_overlapping_transfers():
     plan = transfers(
         [
             TransferRows(0, 0, 1, 0, 2, True),
@@ -167,13 +168,13 @@ def test_runs_of_segments_wait_for_what_they_overlap():
     assert needs == [[], [], [0, 1], [1]]
 
 
-def test_who_sends_the_same_to_many_waits_once():
+def test_transfers_of_the_same_sum_to_many_workers_share_dependencies():
     found = job("transpose", 5, {}).exchange._links
     assert len(found.lead) == 5 * 4 + 5, "segments of one's own to each, and one sum to all"
 
 
 @pytest.mark.parametrize("workers", range(2, 40))
-def test_trees_are_trees_and_few_are_inside_of_both(workers):
+def test_double_tree_has_shallow_binary_trees_sharing_at_most_one_inner_worker(workers):
     first = parents_of_workers(workers)
     second = _second(first)
     for tree in (first, second):
@@ -188,24 +189,24 @@ def test_trees_are_trees_and_few_are_inside_of_both(workers):
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
-def test_in_a_ring_a_budget_is_divided_as_the_notes_say(workers):
+def test_ring_mean_hops_are_half_of_workers_minus_one(workers):
     plan = job("ring", workers, {}).exchange.plan
     assert mean_hops(plan, workers) == ((workers - 1) / 2, (workers - 1) / 2)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_by_halving_values_are_sent_in_every_other_step_on_average(depth):
+def test_halving_doubling_mean_hops_are_half_of_log2_workers(depth):
     workers = 1 << depth
     assert mean_hops(job("halving_doubling", workers, {}).exchange.plan, workers) == (depth / 2, depth / 2)
 
 
-def test_by_two_all_to_alls_all_but_a_worker_s_own_values_are_sent_once():
+def test_transpose_sends_all_values_once_except_the_own_segment():
     assert mean_hops(job("transpose", 5, {}).exchange.plan, 5) == (4 / 5, 4 / 5)
 
 
 @pytest.mark.parametrize(("kind", "workers", "fields"), CASES)
-def test_a_budget_for_the_exchange_is_kept_whatever_is_lost(kind, workers, fields):
-    """Every message loses as much as it may, where it costs as much as it can: at its end."""
+def test_exchange_loss_stays_within_budget_in_the_worst_case(kind, workers, fields):
+    """Every message loses all that its bound allows, at its end, where a loss costs most."""
     made = job(kind, workers, fields, push_bound=0.3, bound_per="exchange")
     arrays = Arrays(made, np.random.default_rng(3))
     rows = arrays.program.messages
@@ -221,8 +222,8 @@ def test_a_budget_for_the_exchange_is_kept_whatever_is_lost(kind, workers, field
     assert (rows.bound[rows.kind == 3] == 0).all()
 
 
-def test_a_column_of_one_number_takes_no_memory():
-    """And none is a view of something larger, which would be kept with it."""
+def test_constant_message_columns_take_no_memory():
+    """No column is a view of a larger array, which would stay in memory with it."""
     (step,) = job("transpose", 5, {}, iterations=1).part.steps()
     rows = step.messages
     columns = {name: value for name, value in vars(rows).items() if isinstance(value, np.ndarray)}

@@ -21,7 +21,7 @@ def found(*policies, **fields):
     return extents(variants, check_variants(variants))
 
 
-def test_each_distinct_network_once():
+def test_policies_with_equal_networks_share_one_network_size():
     star, larger = ({"kind": "star", "hosts": hosts} for hosts in (4, 5))
     ((first, one), (second, other)) = found({}, {"topology": larger}, {"transport": "cubic"}, topology=star)
     there = 2 * 80 * (4162 + 66) + 4 * US
@@ -29,20 +29,20 @@ def test_each_distinct_network_once():
     assert (second, other) == (["p1"], NetworkSize(5, 5, 1, 5, (there, there)))
 
 
-def test_cables_that_differ_are_different_networks():
+def test_policies_with_different_link_latency_have_separate_networks():
     override = [{"between": ["h0", "s0"], "latency": "5us"}]
     ((_, one), (_, other)) = found({}, {"link_override": override}, topology={"kind": "star", "hosts": 3})
     assert one.round_trips[1] + 8 * US == other.round_trips[1] and one.round_trips[0] == other.round_trips[0]
 
 
-def test_cards_of_one_number_only():
-    """Without spines no other pairs can reach each other."""
+def test_rail_round_trips_cover_only_cards_of_equal_number():
+    """Without spines, only cards of the same rail can reach each other."""
     ((_, rails),) = found(topology={"kind": "rail", "hosts": 4, "cards": 2, "spines": 0})
     there = 2 * 80 * (4162 + 66) + 4 * US
     assert rails == NetworkSize(4, 8, 2, 8, (there, there))
 
 
-def test_large_networks_have_sizes_only(monkeypatch):
+def test_large_networks_have_no_round_trips(monkeypatch):
     monkeypatch.setattr(base_rtt, "MAX_NODES", 3)
     ((_, large),) = found(topology={"kind": "star", "hosts": 4})
     assert large == NetworkSize(4, 4, 1, 4, None)

@@ -118,8 +118,9 @@ def pipeline(micro: int = 1) -> list[list[Node]]:
 # --- by hand -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_of_two_stages(tmp_path):
-    """F, across, F, B, back, B, all-reduce: nothing overlaps, but that rank 1 has its part of that before."""
+def test_two_stage_pipeline_matches_hand_computed_times(tmp_path):
+    """Forward, activations, forward, backward, errors, backward and all-reduce follow one another without overlap.
+    Only rank 1 has its part of the all-reduce earlier."""
     result = run(read(tmp_path, *pipeline()), iterations=2)
     first, second = (row for row in rows(result.iterations) if row["iteration"] == 0)
     turn = 4 * MS + steps(10)
@@ -136,15 +137,16 @@ def test_a_pipeline_of_two_stages(tmp_path):
     }  # fmt: skip
 
 
-def test_micro_batches_fill_the_pipeline(tmp_path):
-    """Three of them: the second stage is busy from when the first activation is there; the last backward step follows."""
+def test_three_micro_batches_keep_the_second_stage_busy(tmp_path):
+    """The second stage is busy from the first activation on; the last backward step follows."""
     result = run(read(tmp_path, *pipeline(3)))
     last = MS + steps(10) + 3 * 3 * MS + BACK + 2 * MS
     assert ends(result) == [last + LAST, last + HALF]
 
 
-def test_stages_that_take_turns(tmp_path):
-    """A rank that goes forward again behind its first backward pass, and calls after each, as tensor groups do."""
+def test_interleaved_forward_and_backward_passes_match_hand_computed_times(tmp_path):
+    """A rank starts another forward pass after its first backward pass. It calls a collective after each backward
+    pass, as tensor groups do."""
     nodes = [compute("F0 FWD", 1), compute("F1 FWD", 1, 0), compute("B0 BWD", 2, 1), call(REDUCE, 4 * PAYLOAD, "tp", 2)]
     nodes += [compute("F2 FWD", 1, 3), compute("B1 BWD", 2, 4), call(REDUCE, 4 * PAYLOAD, "tp", 5)]
     trace = read(tmp_path, nodes, nodes)
@@ -156,16 +158,17 @@ def test_stages_that_take_turns(tmp_path):
     assert ends(run(trace)) == [7 * MS + 2 * LAST] * 2
 
 
-def test_nobody_says_what_is_forward(tmp_path):
-    """The first gradient is there before a third of the time to the last one has passed."""
+def test_forward_pass_ends_at_first_gradient_if_nodes_name_no_pass(tmp_path):
+    """The first gradient is ready within a third of the time to the last one."""
     nodes = [compute("a", 1), call(REDUCE, 4 * PAYLOAD, "x", 0), compute("b", 8, 0), call(REDUCE, 4 * PAYLOAD, "x", 2)]
     trace = read(tmp_path, nodes, nodes)
     assert trace.iterations[0].forward_end_ps.max() == MS
     assert ends(run(trace)) == [9 * MS + LAST] * 2
 
 
-def test_two_by_two(tmp_path):
-    """Tensor groups {0, 1} and {2, 3}, data groups {0, 2} and {1, 3}: a call inside of each pass, gradients at the end."""
+def test_tensor_and_data_groups_of_four_ranks_match_hand_computed_times(tmp_path):
+    """Tensor groups are {0, 1} and {2, 3}, data groups {0, 2} and {1, 3}. Each pass contains a collective, and
+    gradients follow at the end."""
     ranks: list[list[Node]] = []
     for rank in range(4):
         tensor, data = f"tp{rank // 2}", f"dp{rank % 2}"
@@ -185,8 +188,8 @@ def test_two_by_two(tmp_path):
 @pytest.mark.parametrize(("kind", "nbytes", "expected"), [
     (REDUCE, 24, steps(*[6] * 6)), (SCATTER, 24, steps(6, 6, 6)), (GATHER, 6, steps(6, 6, 6)), (TO_ALL, 24, steps(18)),
 ])  # fmt: skip
-def test_collectives_of_four(kind, nbytes, expected, tmp_path):
-    """comm_size of an all-gather is what each rank has before."""
+def test_collective_time_of_four_ranks_matches_its_steps(kind, nbytes, expected, tmp_path):
+    """The comm_size of an all-gather is the input size of each rank."""
     nodes = [
         compute("a BWD", 1),
         call(kind, nbytes * PAYLOAD, "all", 0),
@@ -197,9 +200,9 @@ def test_collectives_of_four(kind, nbytes, expected, tmp_path):
     assert ends(result) == [1.5 * MS + expected + steps(*[2] * 6)] * 4
 
 
-def test_a_unit_computes_in_order_and_the_cpu_at_the_same_time(tmp_path):
-    """b needs what rank 1 sends at once, and is before c in the order in which all run without time: c waits as well, for
-    as long as the message takes. The CPU's 9 ms pass beside all of that."""
+def test_accelerator_computes_in_order_and_the_cpu_in_parallel(tmp_path):
+    """Node b waits for a message of rank 1 and precedes c, so c waits as well. The CPU's 9 ms overlap with all of
+    that."""
     for cpu in (0, 9):
         zero = [recv(1, 5 * PAYLOAD, 1), compute("b", 1, 0), compute("c", 4), call(REDUCE, 4 * PAYLOAD, "dp", 1, 2)]
         zero.append(compute("host", cpu, cpu=True))
@@ -209,14 +212,14 @@ def test_a_unit_computes_in_order_and_the_cpu_at_the_same_time(tmp_path):
         assert rows(result.iterations)[0]["compute_ps"] == 5 * MS
 
 
-def test_collectives_of_a_rank_are_under_way_at_once(tmp_path):
-    """Two groups at a time share the line: as many packets, half of the latencies."""
+def test_collectives_of_two_groups_overlap(tmp_path):
+    """Two concurrent collectives share the link: equally many packets, half of the latencies."""
     nodes = [compute("a BWD", 1), call(REDUCE, 12 * PAYLOAD, "x", 0), call(REDUCE, 12 * PAYLOAD, "y", 0)]
     (end, other) = ends(run(read(tmp_path, nodes, nodes)))
     assert end == other and MS + steps(9, 9) < end <= MS + steps(12, 12) < MS + 2 * steps(6, 6)
 
 
-def test_a_barrier_and_a_group_of_one(tmp_path):
+def test_barrier_is_a_4_byte_all_reduce_and_one_rank_group_sends_nothing(tmp_path):
     nodes = [
         compute("a BWD", 1),
         call(REDUCE, 400, "me", 0),
@@ -235,8 +238,9 @@ def test_a_barrier_and_a_group_of_one(tmp_path):
 # --- the whole ---------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_are_those_of_the_files(tmp_path):
-    """Of S bytes among g ranks 2(g - 1)S for an all-reduce, (g - 1)S for the rest, and messages as they are."""
+def test_program_sends_the_bytes_of_the_chakra_files(tmp_path):
+    """Of S bytes among g ranks, an all-reduce sends 2(g - 1)S and other collectives (g - 1)S. Point-to-point messages
+    have the sizes of the files."""
     case = scenario({"workers": 2, "exchange": {"kind": "graph"}})
     (job,) = make_jobs(case, find_prerequisites(case, read(tmp_path, *pipeline(3))))
     messages = export_program([job.part]).messages
@@ -247,8 +251,8 @@ def test_bytes_are_those_of_the_files(tmp_path):
     assert job.exchange.bytes_per_iteration == sum(found.values())
 
 
-def test_a_job_of_data_parallel_workers_there_and_back(tmp_path):
-    """Exported as a graph for each of four workers, and played: as many bytes as a ring of as many tensors."""
+def test_chakra_export_of_data_parallel_job_runs_with_equal_bytes(tmp_path):
+    """The trace is exported as graphs of four workers and run; it sends as many bytes as a ring."""
     trace = make_trace([[4000], [8000], [400]], iterations=2)
     export_trace(trace, tmp_path / "dp", format="chakra", ranks=4)
     again = import_trace(tmp_path / "dp.2.et", ranks=True)
@@ -259,7 +263,7 @@ def test_a_job_of_data_parallel_workers_there_and_back(tmp_path):
 
 
 @pytest.mark.parametrize("network", [{"transport": "dctcp"}, {"transport": {"kind": "dlcp"}, "link": {"loss": 0.01}}])
-def test_both_players_and_the_oracle_agree(network, tmp_path):
+def test_program_player_process_player_and_oracle_agree(network, tmp_path):
     trace = read(tmp_path, *pipeline(3))
     recorders = [PacketRecorder(), PacketRecorder(by_processes=True, log=False)]
     found = [run(trace, network=network, fabric=each, iterations=3, jitter=0.2) for each in recorders]
@@ -268,27 +272,27 @@ def test_both_players_and_the_oracle_agree(network, tmp_path):
     assert check_loss_invariant(found[0]) == []
 
 
-def test_repeats_are_left_out_and_come_to_the_same(tmp_path):
+def test_skipped_iterations_equal_simulated_ones(tmp_path):
     trace = read(tmp_path, *pipeline(2))
     fast, full = (run(trace, network={"transport": "dctcp"}, iterations=30, fast=each) for each in (True, False))
     assert "not simulated again" in str(fast.timing["fast_forward"])
     assert fast.iterations.equals(full.iterations) and fast.messages.equals(full.messages)
 
 
-def test_the_breakdown_adds_up(tmp_path):
+def test_breakdown_parts_sum_to_iteration_time(tmp_path):
     trace = read(tmp_path, *pipeline(2))
     found = breakdown(run(trace, network={"transport": "dctcp"}, iterations=3), trace).rows
     assert len(found) == 6 and any(row["straggler_ps"] for row in found)
     assert all(sum(row[f"{part}_ps"] for part in PARTS) == row["end_ps"] - row["start_ps"] for row in found)
 
 
-def test_computing_is_scaled(tmp_path):
+def test_compute_scale_shortens_computation_of_the_graph(tmp_path):
     result = run(read(tmp_path, *pipeline()), compute_scale=0.5, start="1ms")
     last = MS + 3 * MS + steps(10) + BACK
     assert ends(result) == [last + LAST, last + HALF]
 
 
-def test_saved_and_read_again(tmp_path):
+def test_saved_graph_trace_loads_unchanged_and_corruption_is_refused(tmp_path):
     trace = read(tmp_path, *pipeline(2))
     saved = trace.save(tmp_path / "saved")
     again = load_trace(saved)
@@ -323,7 +327,7 @@ def _changed(ranks: list[list[Node]], rank: int, place: int, **told: Any) -> lis
     ([[*pipeline()[0], call(REDUCE, 64, "dp", 3)], pipeline()[1]], "process group dp is called 2 by rank 0, 1 by rank 1"),
     (_changed(pipeline(), 0, 0, deps=(2,)), "node . of rank . waits forever"),
 ])  # fmt: skip
-def test_files_that_do_not_fit_together(ranks, what, tmp_path):
+def test_inconsistent_rank_files_are_refused(ranks, what, tmp_path):
     if what == "no trouble":  # a group of one
         assert len(read(tmp_path, *ranks).graphs.calls) == 2
         return
@@ -331,7 +335,7 @@ def test_files_that_do_not_fit_together(ranks, what, tmp_path):
         read(tmp_path, *ranks)
 
 
-def test_files_of_ranks_that_are_not_there(tmp_path):
+def test_import_refuses_missing_or_unnumbered_rank_files(tmp_path):
     path = files(tmp_path, *pipeline(), pipeline()[0])
     (tmp_path / "job.1.et").unlink()
     with pytest.raises(TraceError, match="the graph of rank 1 is missing"):
@@ -344,7 +348,7 @@ def test_files_of_ranks_that_are_not_there(tmp_path):
         import_trace(tmp_path / "t.csv", ranks=True)
 
 
-def test_jobs_that_do_not_fit(tmp_path):
+def test_jobs_incompatible_with_a_rank_graph_are_refused(tmp_path):
     trace = read(tmp_path, *pipeline())
     for given, fields, what in (
         (trace, {"workers": 3}, "workers: are not the ranks of the trace job"), (make_trace([[10]]), {}, "has none"),

@@ -46,7 +46,7 @@ def test_one_worker_waits_for_one_push_and_one_pull():
     assert row["end_ps"] == row["compute_ps"] + row["exposed_ps"]
 
 
-def test_pulls_leave_the_server_one_after_another_and_no_worker_is_always_last():
+def test_server_sends_pulls_serially_in_rotating_worker_order():
     size, workers = 4000 * BYTE, 4
     one, two = make_trace([[1000]]), make_trace([[1000, 1000]])
     _, iterations, _ = run(ps_job(workers), one)
@@ -56,7 +56,7 @@ def test_pulls_leave_the_server_one_after_another_and_no_worker_is_always_last()
     assert pulls == ["h0", "h1", "h2", "h3", "h1", "h2", "h3", "h0"]
 
 
-def test_a_server_adds_up_one_push_after_another():
+def test_server_aggregates_pushes_serially_at_server_rate():
     size, workers = 4000, 3
     job = ps_job(workers, exchange={"server_rate": "1Gbps"})
     _, iterations, _ = run(job, make_trace([[1000]]))
@@ -64,11 +64,10 @@ def test_a_server_adds_up_one_push_after_another():
     assert exposed(iterations)[0] == 2 * (h + l) + 2 * size * BYTE + adding
 
 
-def test_forward_of_a_layer_waits_for_that_layer_only_unless_there_is_a_barrier():
-    """The back layer takes 1 ms on the wire, the front one next to nothing; each has its own server.
-
-    Ready at 2 and 3 ms (forward 0.5 ms, backward 1 ms per layer), so the front layer's pull comes first.
-    """
+def test_forward_waits_per_layer_or_for_all_layers_with_a_barrier():
+    """The back layer takes 1 ms on the wire and the front layer almost nothing. Each layer has its own server. The
+    layers are ready at 2 and 3 ms (forward 0.5 ms, backward 1 ms per layer), so the front layer's pull comes
+    first."""
     big, small = 12_500_000 // 4, 100
     trace = make_trace([[small], [big]], forward=MS // 2)
     small_back = 3 * MS + 2 * (h + small * 4 * BYTE + l)
@@ -84,13 +83,13 @@ def test_forward_of_a_layer_waits_for_that_layer_only_unless_there_is_a_barrier(
     assert second["forward_end_ps"] == big_back + MS
 
 
-def test_the_last_iteration_ends_when_everything_has_arrived():
+def test_last_iteration_ends_when_all_messages_have_arrived():
     trace = make_trace([[100], [12_500_000 // 4]], forward=MS // 2)
     _, (row,), messages = run(ps_job(1, 2, exchange={"partition": "64MiB"}), trace)
     assert row["end_ps"] == max(message["end_ps"] for message in messages)
 
 
-def test_iteration_times_of_a_worker_add_up_to_its_run():
+def test_worker_iterations_are_contiguous_and_split_into_compute_and_exposed():
     _, iterations, _ = run(ps_job(3, 2, iterations=4, jitter=0.3), make_trace([[500], [70_000]], iterations=3))
     for worker in range(3):
         mine = [row for row in iterations if row["worker"] == worker]
@@ -100,7 +99,7 @@ def test_iteration_times_of_a_worker_add_up_to_its_run():
             assert row["exposed_ps"] == row["end_ps"] - row["start_ps"] - row["compute_ps"] >= 0
 
 
-def test_a_server_on_the_workers_host_costs_its_own_worker_nothing():
+def test_colocated_server_exchanges_no_messages_with_its_own_worker():
     _, (row,), messages = run(ps_job(1, exchange={"colocated": True}), make_trace([[1000]]))
     assert messages == [] and row["exposed_ps"] == 0
     workers, tensors = 4, 6
@@ -126,7 +125,7 @@ def test_partitions_cover_every_tensor_and_balance_the_servers():
     assert result.summary["totals"]["bytes"] == 2 * 2 * trace.total_bytes
 
 
-def test_partitioning_is_greedy_by_size():
+def test_partitions_are_assigned_to_servers_greedily_by_size():
     assert homes(make_trace([[5, 4, 3, 3, 3]])) == [0, 1, 1, 0, 1]
     # 5 | 4, 4+3 | 5+3, then the tie at 8 and 7 goes to the lighter
 
@@ -137,13 +136,14 @@ def homes(trace, servers=2, **exchange):
     return [piece.server for piece in job.exchange.partitions]
 
 
-def test_partitions_can_go_to_servers_in_turn():
+def test_round_robin_shards_alternate_between_servers():
     trace = make_trace([[5, 4], [300, 3]])
     assert homes(trace, shards="round_robin", partition="400B") == [0, 1, 0, 1, 0, 1]
 
 
-def test_large_tensors_can_be_split_over_all_servers():
-    """Of 300 values with three servers each has 100, in two partitions of at most 60; small ones go in turn."""
+def test_split_shards_spread_large_tensors_over_all_servers():
+    """Each of three servers has 100 of 300 values, in two partitions of at most 60. Small tensors are assigned round-
+    robin."""
     trace = make_trace([[5, 4], [300, 3]])
     split = {"shards": "split", "split_above": "1kB", "partition": "240B"}
     assert homes(trace, 3, **split) == [0, 1, 0, 0, 1, 1, 2, 2, 2]
@@ -157,7 +157,7 @@ def test_large_tensors_can_be_split_over_all_servers():
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
 def test_ring_takes_2_n_minus_1_steps_of_an_nth_each(workers):
-    """2(N-1)/N S/B plus latencies; S is a multiple of N elements."""
+    """The ring takes 2(N-1)/N S/B plus latencies; S is a multiple of N elements."""
     elements = 840 * 10
     _, iterations, messages = run(ring_job(workers), make_trace([[elements]]))
     step = h + elements * 4 // workers * BYTE + l
@@ -174,8 +174,9 @@ def test_segments_are_padded_to_whole_elements():
     assert {row["bytes"] for row in messages} == {8}
 
 
-def test_a_late_worker_holds_the_others_partial_sums():
-    """Worked out by hand for N = 3 with worker 0 late: it sends three segments back to back when it is ready."""
+def test_late_ring_worker_sends_all_segments_back_to_back():
+    """Worker 0 of three is late and sends three segments back to back when it is ready. The times are worked out by
+    hand."""
     c, q = 4000 * BYTE, h + 4000 * BYTE + l
     trace = make_trace([[3000]], iterations=3)
     job = ring_job(3, placement={"workers": ["h0", "h1", "h2"]})
@@ -190,7 +191,7 @@ def test_a_late_worker_holds_the_others_partial_sums():
     assert [row["end_ps"] for row in iterations] == [ready + 3 * q + c, ready + 4 * q, ready + 2 * q + 2 * c]
 
 
-def test_every_segment_takes_its_walk_around_the_ring():
+def test_ring_segment_visits_workers_in_ring_order():
     workers = 4
     _, _, messages = run(ring_job(workers), make_trace([[4000]]))
     for row in messages:
@@ -203,8 +204,8 @@ def test_every_segment_takes_its_walk_around_the_ring():
         assert all(before["end_ps"] == after["start_ps"] for before, after in itertools.pairwise(walk))
 
 
-def test_buckets_fill_by_readiness_and_start_in_order():
-    """Layers of 1 MiB each and buckets of 2 MiB: layers 3 and 2 first, then 1 and 0."""
+def test_buckets_fill_in_gradient_order_and_start_when_full():
+    """Layers have 1 MiB and buckets 2 MiB: layers 3 and 2 come first, then 1 and 0."""
     trace = make_trace([[2**18]] * 4)
     _, _, messages = run(ring_job(2, bucket="2MiB"), trace)
     firsts = {row["part"] // 2: row["start_ps"] for row in reversed(messages)}
@@ -214,7 +215,7 @@ def test_buckets_fill_by_readiness_and_start_in_order():
     assert {row["part"] // 2 for row in messages} == {0, 1, 2, 3}
 
 
-def test_ring_workers_run_the_optimiser_and_servers_spare_them_from_it():
+def test_ring_workers_run_the_optimizer_but_parameter_server_workers_do_not():
     trace = make_trace([[1000]], optimizer=MS)
     _, iterations, _ = run(ring_job(2, iterations=2), trace)
     step = h + 2000 * BYTE + l
@@ -235,8 +236,9 @@ def test_workers_replay_captured_iterations_in_turn():
         assert row["forward_end_ps"] - row["start_ps"] == MS + index * 10 * US
 
 
-def test_workers_replay_the_rank_that_is_theirs():
-    """Two ranks, three iterations each: workers 0 and 1 are the two that were recorded together, 2 and 3 one ahead."""
+def test_workers_replay_iterations_of_their_captured_rank():
+    """Workers 0 and 1 replay the two ranks at the same iteration, workers 2 and 3 one iteration ahead. The trace has
+    two ranks with three iterations each."""
     one = make_trace([[100]], iterations=6, skew=10 * US)
     ranked = [replace(iteration, rank=iteration.index // 3) for iteration in one.iterations]
     trace = Trace(one.manifest, one.layers, one.tensors, ranked, one._mean, one._max)
@@ -246,14 +248,14 @@ def test_workers_replay_the_rank_that_is_theirs():
         assert row["forward_end_ps"] - row["start_ps"] == MS + index * 10 * US
 
 
-def test_a_phase_restricts_what_is_replayed():
+def test_phase_restricts_replayed_iterations():
     trace = make_trace([[100]], iterations=4, skew=10 * US, phases=("early", "late"))
     _, iterations, _ = run(ps_job(4, phase="late"), trace)
     times = [row["forward_end_ps"] - row["start_ps"] - MS for row in iterations]
     assert times == [20 * US, 30 * US, 20 * US, 30 * US]
 
 
-def test_compute_scale_multiplies_computing_only():
+def test_compute_scale_multiplies_compute_time_only():
     trace = make_trace([[1000]])
     _, (row,), _ = run(ps_job(1, compute_scale=0.25), trace)
     assert row["forward_end_ps"] == MS // 4 and row["compute_ps"] == MS // 2
@@ -262,7 +264,7 @@ def test_compute_scale_multiplies_computing_only():
     assert bare["exposed_ps"] == row["exposed_ps"] == 2 * (h + 4000 * BYTE + l)
 
 
-def test_a_job_starts_when_it_is_told_to():
+def test_job_starts_at_its_start_time():
     _, iterations, _ = run(ps_job(2, start="3ms"), make_trace([[10]]))
     assert [row["start_ps"] for row in iterations] == [3 * MS, 3 * MS]
 
@@ -319,15 +321,16 @@ def test_messages_carry_priority_bound_and_important_packets():
             assert bound == 0.01 and important is True
 
 
-def test_without_tagging_packets_are_what_the_transport_makes_them_and_in_one_class():
+def test_untagged_messages_have_priority_0_and_no_importance_mask():
     ideal = Ideal()
     _, _, messages = run(ps_job(2), make_trace([[3000], [10]]), fabric=ideal)
     assert {sent[6] for sent in ideal.made.sent} == {None}
     assert {row["priority"] for row in messages} == {0}
 
 
-def test_ring_segments_are_tagged_by_every_tensor_in_a_packet():
-    """Against a count packet by packet: 1 KiB packets of 256 elements across tensors of odd sizes."""
+def test_ring_packet_is_important_if_any_tensor_in_the_packet_is():
+    """The expected tags are counted packet by packet. Packets of 1 KiB hold 256 elements across tensors of odd
+    sizes."""
     trace = make_trace([[300, 700], [1111]])
     job = ring_job(2, tagging={"magnitude": True}, push_bound=0.1)
     case = scenario(job, transport={"kind": "dlcp", "payload": "1024B"})
@@ -350,14 +353,14 @@ def test_ring_segments_are_tagged_by_every_tensor_in_a_packet():
             assert bit == any(found)
 
 
-def test_a_ring_bucket_has_the_priority_of_its_frontmost_layer():
+def test_ring_bucket_has_the_priority_of_its_frontmost_layer():
     trace = make_trace([[1000]] * 4)
     job = ring_job(2, bucket="8000B", tagging={"layer_priority": True, "priorities": [1, 2, 3, 4]})
     _, _, messages = run(job, trace)
     assert {(row["part"] // 2, row["priority"]) for row in messages} == {(0, 3), (1, 1)}
 
 
-def test_losses_are_booked_per_message_and_a_broken_bound_is_seen():
+def test_losses_are_recorded_per_message_and_bound_violations_reported():
     job = ps_job(2, push_bound=0.25, tagging={"magnitude": True})
     case = scenario(job, transport="dlcp")
     lose = Ideal(lossy=lambda number, size, bound: int(size * bound))

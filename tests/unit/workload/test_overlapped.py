@@ -36,7 +36,7 @@ def case(workers=3, *, trace=TRACE, batch=2, iterations=2, dense="activations", 
     return made, job
 
 
-def test_what_travels_together():
+def test_layers_are_grouped_by_kind_for_the_overlapped_exchange():
     groups = groups_of(TRACE.tensors, activations=True)
     assert [each.layers for each in groups] == [(0, 1), (2,), (3,), (4,)]
     assert [each.matrix for each in groups] == [None, (5, 36), None, (2, 5)]
@@ -45,7 +45,7 @@ def test_what_travels_together():
     assert [each.layers for each in groups_of(make_trace([[5], [6]]).tensors, activations=True)] == [(0, 1)]
 
 
-def test_operations_in_order_and_their_bytes():
+def test_overlapped_operations_have_the_expected_order_and_bytes():
     groups = groups_of(TRACE.tensors, activations=True)
     made = operations_of(groups, list(range(len(TRACE.tensors)))[::-1], workers=4, batch=10)
     assert [(each.kind, each.group) for each in made] == [
@@ -60,9 +60,9 @@ def test_operations_in_order_and_their_bytes():
     assert job.exchange.bytes_per_iteration * 2 == export_program([job.part]).messages.nbytes.sum()
 
 
-def test_activations_and_errors_are_about_half_of_an_all_reduce_where_the_matrix_is_large():
-    """n_in n_out = 2^20 and B (n_in / N + n_out) a thousandth of it: [code] parameters alone, where an all-reduce has
-    twice as much."""
+def test_activation_exchange_sends_half_of_an_all_reduce_for_a_large_matrix():
+    """With n_in n_out = 2^20, activations and errors (B (n_in / N + n_out)) are a thousandth of the matrix.
+    Parameters dominate the bytes, and an all-reduce sends twice as many."""
     trace = shaped_trace([[(1024, 1024)]])
     _, job = case(8, trace=trace, batch=1, iterations=1)
     all_reduce = 2 * 7 * 4 * 2**20
@@ -231,7 +231,7 @@ MATRICES = shaped_trace([[(5, 7), (5,)], [(3, 5)]], iterations=2)
 @pytest.mark.parametrize("workers", [2, 3, 5])
 @pytest.mark.parametrize("dense", ["activations", "gradients"])
 @pytest.mark.parametrize("trace", [TRACE, MATRICES], ids=["kernels", "matrices"])
-def test_a_step_is_one_of_plain_sgd_in_any_order(workers, dense, trace):
+def test_overlapped_step_equals_plain_sgd_in_any_event_order(workers, dense, trace):
     _, job = case(workers, batch=3, dense=dense, iterations=3, trace=trace)
     for seed in range(3):
         made = Sgd(job, np.random.default_rng(seed), 3).run()
@@ -260,7 +260,7 @@ def kernel(workers, packets):
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_an_iteration_of_one_layer_takes_two_operations_and_an_nth_of_the_update(workers):
+def test_one_layer_iteration_takes_two_operations_and_an_nth_of_the_update(workers):
     trace = shaped_trace([kernel(workers, 20)], forward=US, backward=US, optimizer=7 * US)
     made, _ = case(workers, trace=trace, iterations=1, network=STAR)
     result = simulate(made, trace)
@@ -268,9 +268,9 @@ def test_an_iteration_of_one_layer_takes_two_operations_and_an_nth_of_the_update
     assert set(result.iterations["end_ps"].to_pylist()) == {2 * US + 2 * operation + 7 * US // workers}
 
 
-def test_gathers_overlap_with_the_next_forward_pass_and_come_from_the_input_on():
-    """Two layers whose operations take T = A + 40 packets each, forward 2 T a layer: the first waits for its own gather,
-    the second for nothing."""
+def test_parameter_gathers_overlap_with_the_next_forward_pass_in_layer_order():
+    """The first layer waits for its own gather, and the second layer waits for nothing. The operations of two layers
+    take T = A + 40 packets each, and forward takes 2 T a layer."""
     long = A + 40 * PACKET
     trace = shaped_trace([kernel(3, 20), kernel(3, 20)], iterations=2, forward=2 * long, backward=2 * long)
     made, _ = case(trace=trace, network=STAR)
@@ -287,8 +287,8 @@ def _barrier():
     return scenario({"workers": 2, "exchange": {"kind": "ring"}, "scheduler": "barrier"}).job[0].scheduler
 
 
-def test_the_communication_thread_does_one_thing_at_a_time():
-    """No message of an operation leaves a worker before all messages of the one before have come to it."""
+def test_worker_runs_one_communication_operation_at_a_time():
+    """A worker starts to send an operation only after all messages of the previous operation have arrived."""
     made, job = case(4, iterations=2, compute_scale=0.0, network=STAR)
     rows = simulate(made, TRACE).messages.to_pylist()
     order = [(each.kind, each.group) for each in job.exchange.operations]
@@ -305,8 +305,8 @@ def test_the_communication_thread_does_one_thing_at_a_time():
                 assert before > 0
 
 
-def test_blocking_buckets_are_in_turn():
-    """Two buckets that are ready at one time take twice what one does; unless they go on side by side."""
+def test_blocking_buckets_are_exchanged_serially():
+    """Two buckets that are ready at once take twice the time of one, unless they run concurrently."""
     trace = make_trace([[3 * 5000], [3 * 5000]], forward=US, backward=0)
     ends = []
     for blocking in (False, True):
@@ -320,7 +320,7 @@ def test_blocking_buckets_are_in_turn():
 # --- what a Result tells ----------------------------------------------------------------------------------------------
 
 
-def test_waits_add_up_and_belong_to_workers():
+def test_breakdown_of_overlapped_exchange_sums_to_iteration_times():
     made, _ = case(3, iterations=3, jitter=0.3)
     result = simulate(made, TRACE)
     found = breakdown(result, TRACE).rows
@@ -345,14 +345,14 @@ def test_waits_add_up_and_belong_to_workers():
         ({"servers": 2}, "is not used by overlapped"),
     ],
 )
-def test_what_does_not_fit_is_refused(fields, words):
+def test_overlapped_exchange_refuses_incompatible_settings(fields, words):
     job = {"name": "job", "trace": "case", "workers": 3, "exchange": {"kind": "overlapped", "batch": 2}, **fields}
     tables = {"name": "case", "topology": {"kind": "star", "hosts": 8}, "transport": "dctcp", "job": [job]}
     with pytest.raises(ScenarioError, match=words):
         build_scenario(tables, "case")
 
 
-def test_layers_first_and_one_bucket_at_a_time_are_no_pair():
+def test_blocking_exchange_refuses_a_front_layer_first_scheduler():
     job = {
         "name": "job",
         "trace": "case",
@@ -365,6 +365,6 @@ def test_layers_first_and_one_bucket_at_a_time_are_no_pair():
         build_scenario(tables, "case")
 
 
-def test_messages_that_are_too_long_are_refused():
+def test_overlapped_exchange_refuses_oversized_messages():
     with pytest.raises(ScenarioError, match="packets"):
         case(batch=2**31 - 1)

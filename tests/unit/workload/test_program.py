@@ -123,7 +123,7 @@ TAGS = {"layer_priority": True, "magnitude": True, "priorities": [2, 4, 5]}
     ],
     ids=lambda job: "-".join(str(value) for value in (job["exchange"]["kind"], job["workers"], *job.keys())),
 )  # fmt: skip
-def test_hosts_on_their_own_do_what_the_simulator_does(job):
+def test_host_scripts_match_the_simulator_for_one_job(job):
     compare(scenario(job, transport=DLCP), TRACE)
 
 
@@ -137,11 +137,11 @@ def test_hosts_on_their_own_do_what_the_simulator_does(job):
     ],
     ids=["servers", "adders", "ring"],
 )  # fmt: skip
-def test_gradients_in_another_order_every_time(job, seed):
+def test_host_scripts_match_the_simulator_for_varying_gradient_order(job, seed):
     compare(scenario(job), uneven(TRACE, seed))
 
 
-def test_a_message_above_the_credit_goes_alone():
+def test_message_larger_than_the_credit_is_sent_alone():
     program = resolve(scenario(ps_job(1, 1, order="layer", exchange={"partition": "16KiB"})), TRACE).program
     tables = tuple(table._replace(credit=5000) for table in program.tables)
     net = Scripts(replace(program, tables=tables), latency=US).run()
@@ -152,7 +152,7 @@ def test_a_message_above_the_credit_goes_alone():
     assert len(large) > 20 and all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def test_jobs_and_traffic_share_hosts():
+def test_host_scripts_match_the_simulator_for_jobs_with_traffic():
     named = {"workers": ["h0", "h1", "h2"], "servers": ["h1"]}
     jobs = [
         ps_job(3, iterations=3, placement=named, order="layer", exchange={"server_rate": "8Gbps"}),
@@ -191,11 +191,11 @@ def test_jobs_and_traffic_share_hosts():
     ],
     ids=lambda table: table["kind"],
 )
-def test_traffic_alone(table):
+def test_host_scripts_match_the_simulator_for_traffic_alone(table):
     compare(scenario(hosts=6, traffic=[{"name": "flows", **table}]))
 
 
-def test_flows_that_wait_for_others_enter_one_software_latency_later(tmp_path):
+def test_triggered_flow_starts_one_software_latency_after_its_trigger(tmp_path):
     (tmp_path / "m.cm").write_text(
         "Nodes 4\nConnections 3\nTriggers 1\n0->1 id 1 start 0 size 2000 recv_done_trigger 1\n"
         "2->1 id 2 start 1000 size 2000 recv_done_trigger 1\n1->3 id 3 trigger 1 size 1000\n"
@@ -256,14 +256,14 @@ def cases(draw):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cases())
-def test_random_scenarios(case):
+def test_host_scripts_match_the_simulator_for_random_scenarios(case):
     compare(*case, random=True)
 
 
 # --- what it is -----------------------------------------------------------------------------------
 
 
-def test_messages_are_numbered_by_table_and_by_when_they_could_be_ready():
+def test_messages_are_numbered_by_job_and_earliest_ready_time():
     program = resolve(scenario(ps_job(2, iterations=2), ring_job(2)), TRACE).program
     rows = program.messages
     assert (sorted(rows.table) == rows.table).all()
@@ -274,7 +274,7 @@ def test_messages_are_numbered_by_table_and_by_when_they_could_be_ready():
     assert sorted(starts[: first.sum()]) == starts[: first.sum()]
 
 
-def test_what_cannot_be_written_down_is_refused():
+def test_program_refuses_endless_traffic_and_hosts_with_several_nics():
     traffic = [{"name": "on", "kind": "poisson", "load": 0.1, "sizes": "1kB"}]
     with pytest.raises(ScenarioError, match="on has no end"):
         resolve(scenario(ps_job(1), traffic=traffic), TRACE)
@@ -287,7 +287,7 @@ def test_what_cannot_be_written_down_is_refused():
 # --- clocks ---------------------------------------------------------------------------------------
 
 
-def test_a_clock_of_nanoseconds_rounds_up_and_adds_nothing_up():
+def test_nanosecond_clock_rounds_up_without_accumulating_errors():
     case = scenario(ps_job(2, iterations=3, exchange={"colocated": True}, jitter=0.1), ring_job(2, jitter=0.1))
     program = resolve(case, TRACE).program
     exact, rounded = (Scripts(program, latency=2 * US, tick=tick).run() for tick in (1, 1000))
@@ -298,8 +298,8 @@ def test_a_clock_of_nanoseconds_rounds_up_and_adds_nothing_up():
         assert all(0 <= each <= 40 * 1000 for each in differences), differences  # one ns per delivery and timer
 
 
-def test_what_is_late_is_caught_up_with():
-    """Timers that go off up to 40 us late: computing alone takes as long as it should all the same."""
+def test_late_timers_do_not_accumulate_delay():
+    """Timers fire up to 40 us late, but computation alone still takes its scheduled time."""
     program = resolve(scenario(ps_job(1, iterations=4, exchange={"colocated": True})), TRACE).program
     net = Scripts(program, latency=0)
     rng, at = np.random.default_rng(1), net.clock.at
@@ -309,7 +309,7 @@ def test_what_is_late_is_caught_up_with():
     assert rows[-1][6] == sum(row[7] for row in rows) <= net.clock.now() < rows[-1][6] + 40 * US
 
 
-def test_who_waits_says_for_what():
+def test_stalled_scripts_report_awaited_and_in_flight_messages():
     program = resolve(scenario(ps_job(2, iterations=2)), TRACE).program
     net = Scripts(program, latency=2 * US)
     deliver = net.deliver

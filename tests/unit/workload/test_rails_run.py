@@ -52,10 +52,10 @@ def exposed(result: Result) -> list[int]:
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("cards", [1, 2, 3, 6])
-def test_cards_divide_a_segment(workers, cards):
-    """Segments of six packets: n = 6 / cards of them leave back to back by each card, and are stored and forwarded at one
-    switch; they fit the initial window, and are gone before a worker has to acknowledge any. So a step is
-    h + (n + 1) F + 2 l, and there are 2(N-1)."""
+def test_cards_share_a_ring_segment_equally(workers, cards):
+    """Every card sends n = 6 / cards packets of a six-packet segment back to back. One switch stores and forwards
+    them. They fit the initial window and are sent before a worker has to acknowledge any. So each of the 2(N-1) steps
+    takes h + (n + 1) F + 2 l."""
     trace = make_trace([[workers * 6 * 1024]])
     result = run(ring_job(workers), trace, rails(4, cards), transport="dctcp")
     step = h + (6 // cards + 1) * FRAME + 2 * l
@@ -69,9 +69,9 @@ def test_cards_divide_a_segment(workers, cards):
     assert cards_of(result) == {(nic, nic) for nic in nics}
 
 
-def test_twice_the_cards_half_the_time():
-    """16 MB around a ring of four: all but the latencies and the opening of the window is divided by two. Headers, and
-    the acknowledgements that go the same way, are 1.6 % each."""
+def test_two_cards_halve_the_time_of_a_ring():
+    """Two cards halve the time of 16 MB around a ring of four, except latencies and window growth. Headers and the
+    acknowledgements in the same direction add 1.6 % each."""
     trace = make_trace([[4_000_000]])
     one, two = (max(exposed(run(ring_job(4), trace, rails(4, cards), transport="dctcp"))) for cards in (1, 2))
     assert 0.5 < two / one < 0.53
@@ -79,8 +79,9 @@ def test_twice_the_cards_half_the_time():
     assert line < one < 1.06 * line
 
 
-def test_hosts_with_different_numbers_of_cards(tmp_path):
-    """Three workers with two cards and one with one: two rings, which share the card of h3; a join of its own each."""
+def test_ring_runs_on_hosts_with_different_numbers_of_cards(tmp_path):
+    """Three workers have two cards and one has one card, so two rings share the card of h3. Each ring has its own
+    join."""
     edges = [f"h{host} r{card}" for host in range(3) for card in (0, 1)] + ["h3 r0", "r0 r1"]
     nodes = "".join(f'<node id="h{n}"><data key="k">host</data></node>' for n in range(4))
     nodes += '<node id="r0"/><node id="r1"/>'
@@ -101,8 +102,8 @@ def test_hosts_with_different_numbers_of_cards(tmp_path):
     assert result.summary["totals"]["finished"]
 
 
-def test_messages_stay_on_their_rail_and_threads_change_nothing():
-    """Inside a group nothing goes by a spine; between groups, what does stays on its rail."""
+def test_ring_messages_stay_on_their_rail_for_any_thread_count():
+    """Messages inside a group use no spine; messages between groups stay on their rail."""
     trace = make_trace([[100_000], [40_000]])
     job = ring_job(4, placement="packed", jitter=0.1)
     inside = rails(8, 4, hosts_per_group=4, spines=2)
@@ -117,8 +118,8 @@ def test_messages_stay_on_their_rail_and_threads_change_nothing():
         assert cards_of(results[0]) == {(f"nic{card}",) * 2 for card in range(4)}
 
 
-def test_the_engine_and_the_oracle_agree_on_a_network_of_rails():
-    """Flows between cards of one rail and across rails, packet by packet; small buffers, so that packets are lost."""
+def test_engine_matches_oracle_on_a_rail_network():
+    """Flows run within and across rails; small buffers cause packet losses."""
     network = rail(6, 2, 2, LinkSpec(10**11, US), hosts_per_group=3)
     transports = [Dctcp.model_validate({"kind": "dctcp", "payload": "1000B"})]
     rng = np.random.default_rng(5)
@@ -133,10 +134,10 @@ def test_the_engine_and_the_oracle_agree_on_a_network_of_rails():
 # --- parameter servers ------------------------------------------------------------------------------------------------
 
 
-def test_partitions_are_shared_out_over_cards():
-    """Worked out by hand: 5 | 4 | 3 3 3 of two servers and two cards. Server 0 gets 5, on card 0; server 1 gets 4: both of
-    its cards are empty, and card 1 has less in all; it gets 3 on its card 0, then server 0 gets 3, on its card 1. The
-    last 3 goes to the lighter server, 1 with 7: its card 0 has 3, its card 1 has 4."""
+def test_partitions_are_balanced_over_servers_and_cards():
+    """Partitions of 5, 4, 3, 3 and 3 go to two servers with two cards each. Server 0 gets 5 on card 0. Server 1 gets
+    4 on card 1: both of its cards are empty, and card 1 has less in all. Server 1 gets 3 on card 0, then server 0
+    gets 3 on card 1. The last 3 goes to the lighter server, 1 with 7: its card 0 has 3, its card 1 has 4."""
     trace = make_trace([[5000, 4000, 3000, 3000, 3000]])
     result = run(ps_job(1, 2), trace, rails(3, 2), fabric=Ideal())
     pushes = {row["tensor"]: row for row in rows(result.messages) if row["kind"] == "push"}
@@ -147,9 +148,9 @@ def test_partitions_are_shared_out_over_cards():
 
 
 @pytest.mark.parametrize("order", ["fifo", "layer"])
-def test_a_worker_pushes_by_both_cards_at_once(order):
-    """Two equal tensors, one worker, one server; the network takes size/rate and l: one after the other by one card,
-    side by side by two."""
+def test_worker_pushes_through_both_cards_in_parallel(order):
+    """Two equal tensors are pushed one after the other by one card, and in parallel by two. There are one worker and
+    one server, and the network takes size/rate and l."""
     size = 4 * 1000
     for cards, turns in ((1, 2), (2, 1)):
         result = run(ps_job(1, order=order), make_trace([[1000, 1000]]), rails(2, cards), fabric=Ideal())
@@ -159,13 +160,13 @@ def test_a_worker_pushes_by_both_cards_at_once(order):
         assert row["compute_ps"] == 2 * MS
 
 
-def test_workers_and_servers_of_one_host_exchange_through_memory():
+def test_colocated_worker_and_server_exchange_through_memory():
     result = run(ps_job(2, 2, exchange={"colocated": True}), make_trace([[1000, 1000]]), rails(2, 2), fabric=Ideal())
     hosts = {(row["src"][:2], row["dst"][:2]) for row in rows(result.messages)}
     assert hosts == {("h0", "h1"), ("h1", "h0")} and len(rows(result.messages)) == 4
 
 
-def test_a_report_of_a_stall_names_hosts():
+def test_stall_error_names_host_and_cards_of_a_push():
     case = scenario(ps_job(2), topology=rails(3, 2))
     with pytest.raises(
         StallError, match=r"worker 0 on h0 waits.*push of tensor 1 part 0, h0.nic1 -> h2.nic1 \(under way\)"
@@ -173,7 +174,7 @@ def test_a_report_of_a_stall_names_hosts():
         simulate(case, make_trace([[10, 10]]), fabric=Ideal(swallow=lambda number: number > 0))
 
 
-def test_a_report_of_a_stall_names_cards():
+def test_stall_error_names_host_and_cards_of_a_ring_segment():
     case = scenario(ring_job(3), topology=rails(3, 2), transport="dlcp", link={"loss": 0.9999999})
     says = r"worker 0 on h0 waits for all layers .*reduce_scatter of part 1, h0.nic1 -> h1.nic1 \(under way\)"
     with pytest.raises(StallError, match=says):
@@ -199,7 +200,7 @@ def network_of(made: Any) -> Any:
     return build_network(made.topology, made.link, made.link_override)
 
 
-def test_a_flow_goes_by_the_card_of_its_number():
+def test_flow_number_selects_the_cards_of_a_flow():
     made = case({"kind": "incast", "size": "1MB", "fan_in": 3, "receiver": "h1", "rounds": 2, "period": "1ms"})
     flows, src, dst = by_card(made, network_of(made))
     assert flows.dst.tolist() == [1] * 6 and flows.src.tolist() == [0, 2, 3] * 2, "hosts, not cards"
@@ -207,15 +208,15 @@ def test_a_flow_goes_by_the_card_of_its_number():
     assert dst == [f"h1.nic{number % 2}" for number in range(6)]
 
 
-def test_all_to_all_uses_every_card_alike():
-    """Seven hosts with three cards: of six flows out and six in, two each by every card, in every round."""
+def test_all_to_all_uses_every_card_equally():
+    """Each of seven hosts with three cards sends and receives two flows per card in every round."""
     made = case({"kind": "all_to_all", "size": "1kB", "rounds": 2, "period": "1us"}, topology=rails(7, 3))
     _, src, dst = by_card(made, network_of(made))
     both = Counter(src), Counter(dst)
     assert set(both[0].values()) == set(both[1].values()) == {2 * 6 // 3} and len(both[0]) == 21
 
 
-def test_flows_that_wait_for_each_other_stay_on_one_card():
+def test_dependent_flows_stay_on_one_card():
     made = case({"kind": "all_to_all", "size": "1kB", "order": "shifts"}, topology=rails(5, 2))
     flows, src, dst = by_card(made, network_of(made))
     assert all(dst[before] == src[after] for before, after in flows.edges.tolist()) and len(flows.edges) == 15
@@ -223,8 +224,8 @@ def test_flows_that_wait_for_each_other_stay_on_one_card():
     assert simulate(made).summary["totals"]["finished"]
 
 
-def test_a_matrix_with_triggers_runs_on_cards(tmp_path):
-    """Flows 11 and 12 fire the barrier that starts 13, which starts 14: all go by the card of the first, number 11."""
+def test_triggered_matrix_flows_use_the_card_of_the_first_flow(tmp_path):
+    """Flows 11 and 12 fire the barrier that starts 13, which starts 14; all use the card of flow 11."""
     (tmp_path / "a.cm").write_text(
         "Nodes 4\nConnections 5\nTriggers 2\n3->0 id 14 trigger 7 size 5000\n0->2 id 20 start 0 size 9000\n"
         "0->1 id 11 start 0 size 2000 recv_done_trigger 1\n2->1 id 12 start 50000000 size 3000 recv_done_trigger 1\n"
@@ -241,8 +242,8 @@ def test_a_matrix_with_triggers_runs_on_cards(tmp_path):
     assert {part: row["end_ps"] - row["start_ps"] for part, row in found.items()} == ideal
 
 
-def test_load_counts_all_cards_of_a_host():
-    """Twice the cards at the same load: twice the flows per second. One of h0's cards is ten times slower."""
+def test_poisson_load_counts_all_cards_of_a_host():
+    """At the same load, two cards double the flow rate, and a ten times slower card adds a tenth."""
     web = {"kind": "poisson", "sizes": "100kB", "load": 0.5}
     override = [{"between": ["h0.nic1", "rail0_1"], "rate": "10Gbps"}]
     counts = []
@@ -257,7 +258,7 @@ def test_load_counts_all_cards_of_a_host():
     assert abs(counts[2][0] - 1.1 * expected) < 5 * (1.1 * expected) ** 0.5
 
 
-def test_hosts_of_traffic_are_hosts():
+def test_traffic_refuses_card_names_as_hosts():
     with pytest.raises(ScenarioError, match=r'traffic\[0\].hosts: names unknown hosts \(got "h1.nic0"\)'):
         case({"kind": "permutation", "size": "1kB", "hosts": ["h0", "h1.nic0"]})
     made = case({"kind": "permutation", "size": "1kB", "hosts": ["h0", "h3"]})

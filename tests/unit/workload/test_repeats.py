@@ -37,7 +37,7 @@ def begins(steps: list[Step]) -> list[int]:
     return [0, *np.cumsum([len(step) for step in steps]).tolist()]
 
 
-def test_steps_are_alike_as_jobs_say(jobs):
+def test_steps_one_period_apart_are_equal_for_every_exchange(jobs):
     seen = set()
     for job in jobs:
         repeats, steps = job.part.repeats, list(job.part.steps())
@@ -51,8 +51,8 @@ def test_steps_are_alike_as_jobs_say(jobs):
     assert seen == set(components("exchange"))
 
 
-def test_others_are_not(jobs):
-    """The first step and the last one are like no other in many jobs, and neither are those of half a period."""
+def test_first_last_and_within_period_steps_differ(jobs):
+    """In many jobs, the first and last steps are not periodic, and steps within a period differ."""
     compared = unlike = halves = 0
     for job in jobs:
         repeats, steps = job.part.repeats, list(job.part.steps())
@@ -67,7 +67,7 @@ def test_others_are_not(jobs):
     assert halves > 0
 
 
-def test_an_iterator_goes_on_behind_what_is_left_out(jobs):
+def test_step_iterator_continues_correctly_after_a_jump(jobs):
     for job in jobs[:60]:
         repeats, steps = job.part.repeats, list(job.part.steps())
         first = begins(steps)
@@ -92,7 +92,7 @@ def same(one: Step, other: Step) -> None:
         assert (mine.operations == its.operations).all()
 
 
-def test_a_difference_anywhere_is_seen(jobs):
+def test_step_comparison_detects_a_difference_in_any_column(jobs):
     job = next(
         job for job in jobs if job.table.exchange.kind == "ring" and len(next(iter(job.part.steps())).messages) > 1
     )

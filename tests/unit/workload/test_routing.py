@@ -65,7 +65,7 @@ WITH_COSTS += [pytest.param(dragonfly(1, LINK), id="dragonfly1"), pytest.param(d
 
 
 @pytest.mark.parametrize("network", NETWORKS + WITH_COSTS)
-def test_paths_are_exactly_the_shortest_ones(network):
+def test_paths_are_the_shortest_paths_of_networkx(network):
     routing, graph = build_routing(network), network.to_networkx()
     weight = None if network.link_cost is None else "cost"
     for src in range(min(24, network.host_count)):
@@ -85,7 +85,7 @@ def groups_of(routing) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("network", NETWORKS + WITH_COSTS)
-def test_tables_are_consistent(network):
+def test_routing_tables_are_consistent(network):
     routing, first = build_routing(network), network.host_count
     edges = set(routing.edge_of.tolist())
     assert routing.group_first[0] == 0 and routing.group_first[-1] == len(routing.group_links)
@@ -112,23 +112,24 @@ def test_tables_are_consistent(network):
 
 
 @pytest.mark.parametrize("k", [4, 8])
-def test_a_fat_tree_needs_few_groups(k):
-    """Edge switch: all uplinks.  Aggregation: all uplinks, or one of k/2 edges.  Core: one of k pods."""
+def test_fat_tree_routing_group_count_matches_formula(k):
+    """An edge switch has one group, all uplinks. An aggregation switch has all uplinks, or one of k/2 edges. A core
+    switch has one of k pods."""
     routing = build_routing(fat_tree(k, LINK))
     edges = aggs = k * k // 2
     assert len(groups_of(routing)) == edges + aggs * (k // 2 + 1) + (k // 2) ** 2 * k
 
 
-def test_parallel_cables_are_different_ways():
+def test_parallel_cables_are_distinct_paths():
     cables = [Cable(0, 2, 1, 1), Cable(1, 3, 1, 1), Cable(2, 3, 1, 1), Cable(2, 3, 1, 1)]
     routing = build_routing(assemble(["a", "b"], ["s", "t"], cables, title="parallel"))
     assert [path[1:-1] for path in routing.paths(0, 1)] == [(4,), (6,)]
 
 
 @pytest.mark.parametrize("ports", [8, 9, 16, 17, 63, 64, 65, 130])
-def test_switches_with_many_ports(ports):
-    """A hub with `ports` spokes, which hang on each other in a ring, and a second hub on every other spoke: sets of links
-    of any width are told apart, and numbered by the first switch that uses them."""
+def test_routing_distinguishes_link_sets_of_switches_with_many_ports(ports):
+    """Link sets of any width are distinct and numbered by the first switch that uses them. A hub has `ports` spokes,
+    which form a ring, and a second hub connects to every other spoke."""
     spokes = range(1, ports + 1)
     graph = networkx.Graph([(0, spoke) for spoke in spokes])
     graph.add_edges_from([(-1, spoke) for spoke in spokes[::2]])
@@ -156,8 +157,9 @@ def test_switches_with_many_ports(ports):
     assert len(new) == ports + 1
 
 
-def test_distances_that_no_sixteen_bits_hold():
-    """1025 switches in a row, 64 a cable but for the last: the far end is 65,535 away, which 16 bits take for -1."""
+def test_routing_handles_distances_that_overflow_16_bits():
+    """The far end of 1025 switches in a row is 65,535 away, which 16 bits read as -1. Every cable costs 64 except the
+    last one."""
     cables = [Cable(0, 2, 1, 1), Cable(1, 1026, 1, 1)]
     cables += [Cable(node, node + 1, 1, 1, cost=64) for node in range(2, 1025)]
     cables.append(Cable(1025, 1026, 1, 1, cost=63))
@@ -168,7 +170,7 @@ def test_distances_that_no_sixteen_bits_hold():
     assert (np.diff(routing.group_first) == 1).all()
 
 
-def test_costs_may_make_paths_of_different_lengths_equally_good():
+def test_equal_cost_paths_may_differ_in_hop_count():
     graph = networkx.Graph()
     graph.add_edges_from([("a", "s"), ("b", "t"), ("s", "m"), ("m", "t"), ("s", "t")])
     networkx.set_node_attributes(graph, {"s": "switch", "t": "switch", "m": "switch"}, "kind")
@@ -179,13 +181,13 @@ def test_costs_may_make_paths_of_different_lengths_equally_good():
     assert routing.hops(0, 1) == 4, "the longest"
 
 
-def test_tables_that_would_be_too_large_are_refused(monkeypatch):
+def test_oversized_routing_tables_are_refused(monkeypatch):
     monkeypatch.setattr(routes, "LARGEST_TABLE", 4 * 4 * 16 - 1)
     with pytest.raises(ScenarioError, match=r"16 switches, 16 of them with hosts, .* 256 entries"):
         build_routing(torus((4, 4), LINK))
 
 
-def test_unreachable_switches_are_named():
+def test_routing_error_names_unreachable_switches():
     src = np.array([0, 2, 1, 3], dtype=np.int32)
     ones = np.ones(4, dtype=np.int64)
     order = np.arange(4, dtype=np.int32)
@@ -194,7 +196,7 @@ def test_unreachable_switches_are_named():
         build_routing(network)
 
 
-def test_a_path_needs_two_hosts():
+def test_path_from_a_host_to_itself_is_refused():
     routing = build_routing(star(2, LINK))
     assert routing.hops(1, 1) == 0
     with pytest.raises(ValueError, match="the same host, h1"):

@@ -35,21 +35,22 @@ def spans(job, trace=LAYERS):
     return first["end_ps"] - first["start_ps"], first
 
 
-def test_nothing_overlaps_with_a_barrier():
-    """300 us forward, 300 us backward, three pushes of 80 us one after the other, and the last pull."""
+def test_barrier_scheduler_exposes_all_communication():
+    """One iteration takes 300 us forward, 300 us backward, three serial pushes of 80 us and one pull."""
     one, _ = spans(ps_job(1, scheduler="barrier"))
     assert one == 6 * MS // 10 + (h + 3 * SIZE * BYTE + l) + (h + SIZE * BYTE + l)
 
 
-def test_as_ready_the_backward_pass_hides_all_but_the_last_layer():
-    """A push takes less than the backward pass of a layer, so only that of the front layer is to be seen."""
+def test_fifo_hides_all_pushes_but_the_front_layer_behind_backward():
+    """A push takes less than a layer's backward pass, so only the front layer's push is exposed."""
     one, _ = spans(ps_job(1, scheduler="fifo"))
     assert one == 6 * MS // 10 + 2 * (h + SIZE * BYTE + l)
 
 
-def test_p3_lets_the_front_layer_overtake_all_but_what_is_under_way():
-    """The back layer is 25 MB in 16 slices, 2 ms on the wire; the front one, ready 0.1 ms later, waits for the four of
-    the credit, where as ready it waits for all. On the way back it is alone: no slice is complete before it."""
+def test_p3_front_layer_waits_only_for_slices_within_the_credit():
+    """The back layer has 25 MB in 16 slices, 2 ms on the wire. The front layer, ready 0.1 ms later, waits for the four
+    slices of the credit; with FIFO, it waits for all 16. On the way back it is alone, because no slice is complete
+    before it."""
     trace = make_trace([[250], [25_000_000 // 4]], backward=MS // 10)
     part, ready = 1_562_500 * BYTE, 2 * MS + MS // 10 * 2
     p3 = ps_job(1, scheduler={"kind": "p3", "slice": "1562500B"})
@@ -61,8 +62,8 @@ def test_p3_lets_the_front_layer_overtake_all_but_what_is_under_way():
     assert ends["p3"] == begun + h + 4 * part + 1000 * BYTE + l
 
 
-def test_what_each_exposes():
-    """The sooner forward may begin, the less is waited for."""
+def test_p3_exposes_less_communication_than_fifo_and_fifo_than_barrier():
+    """An earlier start of the forward pass reduces the exposed communication."""
     trace = make_trace([[2500], [2500], [2_500_000]], iterations=2, backward=MS // 10, forward=MS // 10)
     job = ps_job(1, iterations=2)
     waits = {kind: run({**job, "scheduler": kind}, trace)[0][0]["exposed_ps"] for kind in ("barrier", "fifo", "p3")}
@@ -75,24 +76,24 @@ def same_messages(one, other, trace=LAYERS):
     assert found[0] == found[1]
 
 
-def test_p3_is_an_order_by_layer_of_slices():
-    """What `order`, `credit`, `partition` and `pull` say at once."""
+def test_p3_equals_layer_order_with_credit_partitions_and_layerwise_pull():
+    """P3 combines the keys `order`, `credit`, `partition` and `pull`."""
     keys = ps_job(2, iterations=2, order="layer", credit=4, exchange={"partition": "200kB", "pull": "layerwise"})
     same_messages(ps_job(2, iterations=2, scheduler="p3"), keys)
 
 
-def test_bytescheduler_is_an_order_by_layer_of_partitions_within_a_credit_of_bytes():
+def test_bytescheduler_equals_layer_order_with_partitions_and_credit():
     table = {"kind": "bytescheduler", "partition": "100kB", "credit": "300kB"}
     keys = ps_job(2, iterations=2, order="layer", credit=3, exchange={"partition": "100kB"})
     same_messages(ps_job(2, iterations=2, scheduler=table), keys)
 
 
-def test_fifo_is_what_a_job_does_that_says_nothing():
+def test_fifo_equals_an_unscheduled_job_with_barrier_pull():
     same_messages(ps_job(2, iterations=2, scheduler="fifo"), ps_job(2, iterations=2, exchange={"pull": "barrier"}))
     same_messages(ring_job(3, iterations=2, scheduler="fifo"), ring_job(3, iterations=2))
 
 
-def test_the_code_s_defaults_of_bytescheduler():
+def test_bytescheduler_defaults_match_the_published_code():
     trace = make_trace([[3_000_000], [12_000_000]])
     served = job_of({"kind": "parameter_server"}, 1, servers=1, scheduler="bytescheduler", trace=trace)
     assert [each.bytes for each in served.exchange.partitions] == [4_000_000] * 3 + [4_000_000] * 12
@@ -110,14 +111,14 @@ def buckets(trace, **table):
     return [[bucket.tensors for bucket in layout] for layout in job.exchange._layouts]
 
 
-def test_ddp_closes_the_first_bucket_at_one_mebibyte_and_the_others_at_25():
-    """In the reverse order of the model: 0.8 + 0.4 MB, then 20 + 8 MB, then what is left."""
+def test_ddp_first_bucket_closes_at_1_mib_and_later_buckets_at_25_mib():
+    """Buckets fill in reverse model order: 0.8 + 0.4 MB, then 20 + 8 MB, then the rest."""
     trace = make_trace([[500_000], [2_000_000], [5_000_000], [100_000], [200_000]])
     assert buckets(trace)[0] == [(4, 3), (2, 1), (0,)]
     assert buckets(trace, bucket="1MB")[0] == [(4, 3), (2,), (1,), (0,)]
 
 
-def test_ddp_rebuilds_its_buckets_as_gradients_became_ready():
+def test_ddp_rebuilds_buckets_in_gradient_ready_order():
     trace = make_trace([[500_000], [500_000], [500_000]])
     iteration = trace.iterations[0]
     iteration.ready_ps[:] = iteration.ready_ps[[1, 2, 0]]  # the middle layer first, then the front one
@@ -125,7 +126,7 @@ def test_ddp_rebuilds_its_buckets_as_gradients_became_ready():
     assert buckets(trace, rebuild=False) == [[(2,), (1, 0)]]
 
 
-def test_ddp_goes_by_the_rebuilt_buckets_from_the_second_iteration_on():
+def test_ddp_uses_rebuilt_buckets_from_the_second_iteration():
     trace = make_trace([[2000], [3000], [500]])
     trace.iterations[0].ready_ps[:] = trace.iterations[0].ready_ps[[1, 2, 0]]
     _, sent = run(ring_job(2, iterations=3, scheduler={"kind": "ddp", "bucket": "1kB"}), trace)
@@ -135,7 +136,7 @@ def test_ddp_goes_by_the_rebuilt_buckets_from_the_second_iteration_on():
 
 
 @pytest.mark.parametrize("scheduler", [{"kind": "ddp", "bucket": "8kB"}, {"kind": "p3", "slice": "1kB"}, "barrier"])
-def test_every_worker_has_the_sum_whatever_the_scheduler(scheduler):
+def test_every_worker_receives_the_gradient_sum_under_each_scheduler(scheduler):
     made = job_of({"kind": "ring"}, 3, scheduler=scheduler, iterations=2 if "ddp" in str(scheduler) else 1)
     for seed in range(2):
         arrays = Arrays(made, np.random.default_rng(seed)).run()
@@ -145,15 +146,15 @@ def test_every_worker_has_the_sum_whatever_the_scheduler(scheduler):
 # --- TicTac ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_needed_first_goes_first():
-    """Operation 1 needs transfer 0, and operation 2 needs it, and transfer 1: whatever they take, 0 goes first."""
+def test_tac_order_sends_the_prerequisite_of_both_operations_first():
+    """For any transfer times, the transfer that both operations need precedes the transfer that only one needs."""
     for times in ([1, 9], [9, 1]):
         assert tac_order(times, {"one": (1.0, [0]), "two": (1.0, [0, 1])}) == [0, 1]
         assert tac_order(times, {"one": (1.0, [1]), "two": (1.0, [0, 1])}) == [1, 0]
 
 
-def test_what_is_complete_sooner_goes_first():
-    """Nothing can begin after one transfer alone: 1 and 2 let something begin after 3, 0 and 3 after 9."""
+def test_tac_order_sends_the_operation_with_shorter_transfers_first():
+    """Transfers 1 and 2 enable an operation after time 3, transfers 0 and 3 only after time 9."""
     assert tac_order([4, 1, 2, 5], {"long": (1.0, [0, 3]), "short": (1.0, [1, 2])})[:2] == [1, 2]
 
 
@@ -167,8 +168,8 @@ def makespan(order, times, lengths):
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20)), min_size=2, max_size=5))
-def test_independent_pieces_are_in_the_best_order(pieces):
-    """Where each transfer lets one piece begin this is the two-machine flow shop, and the comparison Johnson's rule."""
+def test_tac_order_of_independent_operations_minimises_the_makespan(pieces):
+    """One operation per transfer is a two-machine flow shop, which Johnson's rule solves optimally."""
     times, lengths = zip(*pieces, strict=True)
     found = tac_order(times, {n: (length, [n]) for n, length in enumerate(lengths)})
     best = min(makespan(order, times, lengths) for order in permutations(range(len(times))))
@@ -176,16 +177,16 @@ def test_independent_pieces_are_in_the_best_order(pieces):
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=8))
-def test_a_chain_of_layers_goes_in_the_order_of_layers(pieces):
+def test_tac_order_of_a_layer_chain_is_the_layer_order(pieces):
     times, lengths = zip(*pieces, strict=True)
     chain = {n: (length, range(n + 1)) for n, length in enumerate(lengths)}
     assert tac_order(times, chain) == list(range(len(times)))
 
 
-def test_tictac_orders_what_servers_send_and_nothing_else():
-    """Five layers of 8 us on the wire, all ready at once, back layer first; a sum every 8 us, and 32 us to send it to four
-    workers. To the first one the sums of two layers are under way at once, that of the third has room when it is ready, 16
-    us later; those of the other two wait until the first two have arrived, and change places."""
+def test_tictac_reorders_server_pulls_but_not_worker_pushes():
+    """Five layers of 8 us on the wire become ready at once, back layer first. A sum is complete every 8 us and takes
+    32 us to send to four workers. To the first worker, the sums of two layers are under way at once; the third has
+    room when it is ready, 16 us later; the last two wait until the first two have arrived, and change places."""
     trace = make_trace([[25_000]] * 5)
     for scheduler, wanted in (("tictac", [4, 3, 2, 0, 1]), ("fifo", [4, 3, 2, 1, 0])):
         _, sent = run(ps_job(4, compute_scale=0.0, scheduler=scheduler), trace)
@@ -197,8 +198,9 @@ def test_tictac_orders_what_servers_send_and_nothing_else():
 # --- layer by layer --------------------------------------------------------------------------------------------------
 
 
-def test_layer_by_layer_every_layer_takes_its_share_of_the_optimiser():
-    """By bytes, before its forward step; after the last iteration all of it at once."""
+def test_layerwise_forward_runs_the_optimiser_share_of_each_layer():
+    """A layer's share is proportional to its bytes and runs before its forward step. After the last iteration, the
+    whole update runs at once."""
     trace = make_trace([[100], [300], [600]], iterations=1, optimizer=1_000_000)
     whole = run(ring_job(2, iterations=3), trace)[0]
     apart = run({**ring_job(2, iterations=3), "exchange": {"kind": "ring", "forward": "layerwise"}}, trace)[0]
@@ -230,7 +232,7 @@ def test_layer_by_layer_every_layer_takes_its_share_of_the_optimiser():
         ({"workers": 2, "servers": 1, "exchange": {"kind": "transpose"}}, "is not used by transpose"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said(job, says):
+def test_conflicting_scheduler_and_exchange_settings_are_rejected(job, says):
     with pytest.raises((ScenarioError, ValidationError), match=says):
         scenario(job)
 
@@ -250,8 +252,8 @@ def test_what_does_not_fit_is_said(job, says):
         ({"kind": "ring", "forward": "layerwise"}, "tictac", "orders the messages of servers, and there are none"),
     ],
 )
-def test_a_scheduler_that_the_exchange_has_no_use_for_is_refused_once(exchange, scheduler, says):
-    """And not once more by itself, nor with what it would say of other keys, which are right without it."""
+def test_scheduler_unsupported_by_the_exchange_gives_one_mistake(exchange, scheduler, says):
+    """The scheduler's own checks and its conflicts with other keys add no further mistakes."""
     job = {"name": "job", "trace": "case", "workers": 2, "exchange": exchange, "scheduler": scheduler}
     if exchange["kind"] in ("ring", "in_network"):
         job["credit"] = 2
@@ -262,8 +264,8 @@ def test_a_scheduler_that_the_exchange_has_no_use_for_is_refused_once(exchange, 
     assert mistake.what.startswith(says)
 
 
-def test_gains_of_priority_grow_with_the_share_of_communication_and_vanish_without():
-    """Eight layers of 1 MB, that go out in 80 us each: from a thousand times as much computing to as much."""
+def test_p3_speedup_grows_with_the_communication_share():
+    """Eight layers of 1 MB take 80 us each to send; the compute scale falls from 1000 to 1."""
     trace = make_trace([[250_000]] * 8, iterations=4, backward=80 * US, forward=80 * US)
     gains = []
     for scale in (1000.0, 100.0, 10.0, 3.0, 1.0):

@@ -41,24 +41,24 @@ def order(times):
 
 
 @pytest.mark.parametrize("by", ["engine", "simpy"])
-def test_by_readiness_all_go_at_once(by):
+def test_burst_without_credit_is_released_at_once(by):
     assert released(burst([100] * 3, [3, 1, 2], 0), by) == [2 * US] * 3
 
 
 @pytest.mark.parametrize("by", ["engine", "simpy"])
-def test_front_layers_go_first_within_the_credit(by):
+def test_credit_releases_front_layers_first(by):
     times = released(burst([100] * 8, [9, 8, 7, 6, 5, 2, 3, 2], 400), by)
     assert order(times) == [[0, 1, 2, 3], [5], [7], [6], [4]], "four of them are the credit; then the layers in order"
 
 
 @pytest.mark.parametrize("by", ["engine", "simpy"])
-def test_a_message_larger_than_the_credit_goes_alone(by):
+def test_message_larger_than_the_credit_is_released_alone(by):
     assert order(released(burst([1000, 1, 1000], [0, 0, 0], 400), by)) == [[0], [1], [2]]
 
 
 @pytest.mark.parametrize("by", ["engine", "simpy"])
-def test_a_credit_for_each_destination_lets_none_hold_up_another(by):
-    """Nine messages, every third one to another host: with one credit for all, that of two messages, they go two by two."""
+def test_credit_per_destination_prevents_blocking_between_destinations(by):
+    """Nine messages, every third to a second host, leave two at a time under one shared credit."""
     to = [1, 1, 2] * 3
     together = released(burst([100] * 9, range(9), 200, to=to), by)
     assert len(order(together)[0]) == 2

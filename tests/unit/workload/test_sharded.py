@@ -56,8 +56,8 @@ def fsdp(**fields):
 # --- fully sharded ---------------------------------------------------------------------------------------------------
 
 
-def test_communication_hidden_behind_computing():
-    """All gathers but the first, and all reduce-scatters but the last, go while workers compute."""
+def test_fsdp_overlaps_communication_with_compute():
+    """All gathers but the first, and all reduce-scatters but the last, overlap with compute."""
     result = run(fsdp(), optimizer=4000, iterations=2)
     once = GATHER + 6 * MS + GATHER + 1000
     assert notes(result) == [
@@ -69,20 +69,20 @@ def test_communication_hidden_behind_computing():
     ("prefetch", "forward"),
     [(0, 3 * GATHER + 3 * MS), (1, GATHER + 3 * MS), (2, GATHER + 3 * MS), (9, GATHER + 3 * MS)],
 )
-def test_prefetch(prefetch, forward):
+def test_fsdp_prefetch_overlaps_gathers_with_the_forward_pass(prefetch, forward):
     result = run(fsdp(prefetch=prefetch))
     assert notes(result)[0][1] == forward
 
 
-def test_gathers_go_one_after_the_other():
-    """Computing takes less than a gather: forward ends one layer's step after the last one, whoever asks how early."""
+def test_fsdp_gathers_are_serialised_at_any_prefetch_depth():
+    """Compute is shorter than a gather, so the forward pass ends one layer's step after the last gather."""
     for prefetch in (1, 2, 5):
         result = run(fsdp(prefetch=prefetch), forward=US)
         assert notes(result)[0][1] == 3 * GATHER + US
 
 
-def test_parameters_that_are_kept():
-    """Without resharding nothing is gathered on the way back; the update makes them old."""
+def test_fsdp_without_resharding_gathers_once_per_iteration():
+    """The backward pass gathers nothing without resharding; the next iteration gathers the updated parameters."""
     result = run(fsdp(reshard=False), backward=US, iterations=2)
     (start, forward, backward, end), (again, *_) = notes(result)
     assert (start, forward, backward, end) == (0, GATHER + 3 * MS, GATHER + 3 * MS + 3 * US, again)
@@ -90,8 +90,8 @@ def test_parameters_that_are_kept():
     assert sum(row["kind"] == "all_gather" for row in kinds) == 2 * 3 * WORKERS * (WORKERS - 1)
 
 
-def test_on_the_way_back_it_waits_as_well():
-    """The last unit is still there; those before it are gathered again, the next one while a worker computes."""
+def test_fsdp_backward_pass_waits_for_gathers():
+    """The backward pass reuses the last unit and gathers earlier units again, the next one during compute."""
     result = run(fsdp(), layers=2)
     found = notes(result)[0]
     assert found[2] == GATHER + 2 * MS + 2 * MS
@@ -103,8 +103,9 @@ def test_on_the_way_back_it_waits_as_well():
 @pytest.mark.parametrize(("fields", "micros", "gathers", "scatters"), [
     ({}, 1, 5, 3), ({"reshard": False}, 1, 3, 3), ({}, 3, 15, 9), ({"reshard": False}, 3, 3, 9),
 ])  # fmt: skip
-def test_bytes(fields, micros, gathers, scatters):
-    """(N - 1) of all units and, back, of all but the last; with micro-batches again, but for what is kept."""
+def test_fsdp_bytes_per_kind_equal_the_closed_form(fields, micros, gathers, scatters):
+    """Workers gather (N - 1) times all units forward, and all but the last unit backward. Every micro-batch repeats
+    the exchange; without resharding, only the reduce-scatters."""
     result = run(fsdp(**fields), accumulate=micros)
     sent = {"all_gather": 0, "reduce_scatter": 0}
     for row in result.messages.to_pylist():
@@ -117,8 +118,8 @@ def test_bytes(fields, micros, gathers, scatters):
 @pytest.mark.parametrize(
     ("algorithm", "gpus"), [("ring", 1), ("ring", 2), ("all_to_all", 1), ("halving", 1), ("hierarchical", 2)]
 )
-def test_arrays(algorithm, gpus):
-    """Gathers give everybody what each had of its own; reduce-scatters leave each part of the sums to one worker."""
+def test_fsdp_gathers_and_scatters_deliver_correct_values(algorithm, gpus):
+    """Gathers copy every worker's segments to all workers; reduce-scatters leave each segment's sum at one worker."""
     made = job_of({"kind": "fsdp", "unit": "4KB", "algorithm": algorithm}, 4, gpus=gpus, cards=gpus, accumulate=2)
     arrays = Arrays(made, np.random.default_rng(2)).run()
     gathers, segments = len(made.exchange.gathers.buckets), made.exchange.gathers.plan.segments
@@ -139,9 +140,9 @@ def test_arrays(algorithm, gpus):
 # --- in groups -------------------------------------------------------------------------------------------------------
 
 
-def test_times_in_groups():
-    """Two groups of two: a gather is one message of a half of a unit; a reduction another one, and then both halves of
-    a ring of two, with a quarter each. Everybody updates a half."""
+def test_grouped_fsdp_iteration_time_equals_the_closed_form():
+    """In two groups of two, a gather is one message of half a unit. A reduction adds one such message, and then both
+    halves of a ring of two, with a quarter each. Every worker updates a half."""
     gather, across = A + 20 * PACKET, 2 * (A + 10 * PACKET)
     result = run(fsdp(group=2), optimizer=4000, iterations=2)
     once = gather + 6 * MS + gather + across + 2000
@@ -152,8 +153,9 @@ def test_times_in_groups():
 
 @pytest.mark.parametrize(("fields", "micros", "gathers", "scatters"), [({}, 1, 5, 3), ({"reshard": False}, 3, 3, 9)])
 @pytest.mark.parametrize("algorithm", ["ring", "all_to_all", "halving"])
-def test_bytes_in_groups(algorithm, fields, micros, gathers, scatters):
-    """Inside of groups N - R of all that is gathered and scattered; across them 2 (R - 1) of what is reduced."""
+def test_grouped_fsdp_bytes_within_and_across_groups_equal_closed_forms(algorithm, fields, micros, gathers, scatters):
+    """R groups carry (N - R) times the gathered and scattered bytes inside, 2 (R - 1) times the reduced bytes
+    across."""
     result = run(fsdp(group=2, algorithm=algorithm, **fields), accumulate=micros)
     inside, across = {"all_gather": 0, "reduce_scatter": 0}, {"all_gather": 0, "reduce_scatter": 0}
     for row in result.messages.to_pylist():
@@ -170,9 +172,9 @@ def test_bytes_in_groups(algorithm, fields, micros, gathers, scatters):
     ("all_to_all", 6, 3, 1), ("all_to_all", 8, 4, 2), ("halving", 8, 4, 1), ("halving", 8, 2, 2),
     ("hierarchical", 8, 4, 2), ("hierarchical", 8, 2, 2),
 ])  # fmt: skip
-def test_arrays_in_groups(algorithm, workers, group, gpus):
-    """A gather gives everybody what each of its group had of its own. Of a reduction exactly one of every group has the
-    sum of all in the end, and it is the one whose part is gathered."""
+def test_grouped_fsdp_gathers_and_scatters_deliver_correct_values(algorithm, workers, group, gpus):
+    """A gather gives each worker the segments of all members of its group. After a reduction, exactly one member of
+    every group has the sum of all workers, and its part is the one that is gathered."""
     table = {"kind": "fsdp", "unit": "4KB", "algorithm": algorithm, "group": group}
     made = job_of(table, workers, gpus=gpus, cards=gpus, accumulate=2)
     arrays = Arrays(made, np.random.default_rng(2)).run()
@@ -202,15 +204,15 @@ def test_arrays_in_groups(algorithm, workers, group, gpus):
         assert same(lossy.buffers, lossy.predicted())
 
 
-def test_groups_of_hosts_keep_to_their_rails():
-    """Hosts of two accelerators with a card each: what crosses between hosts stays on the accelerator's rail."""
+def test_grouped_fsdp_messages_between_hosts_stay_on_their_rail():
+    """Hosts have two accelerators with a card each; messages between hosts stay on the accelerator's rail."""
     made = job_of(fsdp(group=2), 4, gpus=2, cards=2)
     plan = made.exchange.scatters.plan
     assert ((plan.src // 2 == plan.dst // 2) | (plan.src % 2 == plan.dst % 2)).all()
 
 
-def test_groups_use_all_cards_alike():
-    """Hosts with three cards: every one of them sends and takes in as much inside of groups, and as much across them."""
+def test_grouped_fsdp_balances_bytes_over_all_cards():
+    """Each of a host's three cards sends and receives equal bytes, both within groups and across groups."""
     made = job_of(fsdp(group=2), 6, cards=3)
     rows, cards = Arrays(made, np.random.default_rng(1)).program.messages, made.exchange.context.cards
     host = np.repeat(np.arange(6), np.diff(cards.first[:7]))
@@ -221,13 +223,13 @@ def test_groups_use_all_cards_alike():
             assert len(set(np.bincount(side[which], rows.nbytes[which], minlength=18).tolist())) == 1
 
 
-def test_units():
+def test_fsdp_unit_size_sets_the_layers_per_unit():
     made = job_of(fsdp(unit="4KB"), 2)
     assert made.exchange.units == [(0, 1), (2,)]
     assert job_of(fsdp(unit="1GB"), 2).exchange.units == [(0, 1, 2)]
 
 
-def test_what_does_not_fit():
+def test_invalid_fsdp_settings_are_rejected():
     for fields, what in (
         ({"scheduler": "p3"}, "has nothing to order"), ({"order": "layer"}, "has nothing to order"),
         ({"workers": 3, "exchange": fsdp(algorithm="halving")}, "not a power of two"),
@@ -247,20 +249,20 @@ def sharded(**fields):
     return {"kind": "sharded", "bucket": "1KB", **fields}
 
 
-def test_buckets_in_turn_would_wait_for_ever():
-    """The first one is over when it has been gathered, which is when the last one has been reduced."""
+def test_sharded_exchange_rejects_blocking_buckets_as_deadlock():
+    """The first bucket ends with its gather, which starts only after the last bucket's reduction."""
     with pytest.raises(ValueError, match="would deadlock"):
         scenario({"workers": 4, "exchange": sharded(blocking=True)})
 
 
-def test_update_between_the_halves():
-    """One layer: both halves, and between them an N-th of the optimiser's time."""
+def test_sharded_optimiser_step_runs_between_scatter_and_gather():
+    """A single layer takes both halves and, between them, 1/N of the optimiser time."""
     result = run(sharded(), layers=1, optimizer=8 * US)
     assert notes(result)[0][3] == 2 * MS + 2 * GATHER + 2 * US
 
 
-def test_nothing_is_gathered_before_the_update():
-    """Two buckets: the update waits for both, and then both are gathered side by side, as fast as the wire."""
+def test_sharded_gathers_start_after_the_update():
+    """The update waits for both buckets, which are then gathered concurrently at link rate."""
     result = run(sharded(), layers=2, optimizer=8 * US)
     end = 4 * MS + GATHER + 2 * US
     rows = result.messages.to_pylist()
@@ -268,8 +270,8 @@ def test_nothing_is_gathered_before_the_update():
     assert max(row["end_ps"] for row in rows if row["kind"] == "reduce_scatter") == end - 2 * US
 
 
-def test_forward_by_layer_waits_for_its_gather():
-    """The first layer goes first, alone; forward begins when it is there."""
+def test_layerwise_forward_starts_after_the_gather_of_the_first_layer():
+    """The first layer is gathered first and alone; the forward pass starts on its arrival."""
     fields = {"order": "layer", "credit": 1}
     whole = notes(run(sharded(), iterations=2, **fields))
     layered = notes(run(sharded(forward="layerwise"), iterations=2, **fields))
@@ -281,7 +283,7 @@ def test_forward_by_layer_waits_for_its_gather():
 @pytest.mark.parametrize(("algorithm", "workers", "gpus"), [
     ("ring", 5, 1), ("ring", 6, 3), ("all_to_all", 4, 1), ("halving", 8, 1), ("hierarchical", 6, 2),
 ])  # fmt: skip
-def test_every_worker_has_the_sum(algorithm, workers, gpus):
+def test_sharded_exchange_gives_every_worker_the_sum(algorithm, workers, gpus):
     made = job_of({"kind": "sharded", "bucket": "8KB", "algorithm": algorithm}, workers, gpus=gpus, cards=gpus)
     for seed in range(2):
         arrays = Arrays(made, np.random.default_rng(seed)).run()
@@ -290,8 +292,8 @@ def test_every_worker_has_the_sum(algorithm, workers, gpus):
         assert same(lossy.buffers, lossy.predicted())
 
 
-def test_lost_values_are_those_of_an_all_reduce():
-    """What a loss means does not depend on the update in the middle."""
+def test_packet_loss_affects_every_worker_in_ring_and_sharded_exchange():
+    """The update between the halves does not change the effect of a loss."""
     lost = []
     for kind in ("ring", "sharded"):
         made = job_of({"kind": kind, "bucket": "1MB"}, 4)
@@ -304,8 +306,8 @@ def test_lost_values_are_those_of_an_all_reduce():
 
 
 @pytest.mark.parametrize("job", [ring_job(2), ps_job(2)])
-def test_micro_batches_compute_and_send_nothing(job):
-    """k - 1 whole passes, then one with its gradients; the messages are those of one micro-batch, and later."""
+def test_only_the_last_micro_batch_sends_messages(job):
+    """k - 1 passes only compute; the last pass sends the messages of one micro-batch, later."""
     trace = make_trace([[1000], [3000]], iterations=6, skew=US)
     found = [simulate(scenario({**job, "accumulate": micros}), trace) for micros in (1, 3)]
     one, three = (sorted((row["kind"], row["bytes"]) for row in each.messages.to_pylist()) for each in found)
@@ -317,7 +319,7 @@ def test_micro_batches_compute_and_send_nothing(job):
     assert starts[1] - starts[0] == 8 * MS + US + 2 * US
 
 
-def test_gradients_are_those_of_the_last_micro_batch():
+def test_accumulation_replays_gradients_of_the_last_micro_batch():
     trace = make_trace([[1000], [3000]], iterations=6)
     made = job_of({"kind": "ring"}, 2, trace=trace, accumulate=3)
     assert [made.replay.captured(0, iteration) for iteration in range(2)] == [2, 5]

@@ -16,8 +16,8 @@ from gradwire.workload.prerequisites import find_prerequisites
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_with_whom():
-    """Twelve workers, tensor 2, expert 3: worker n is in place n % 2 of its tensor group, and has experts n // 2 % 3."""
+def test_model_groups_list_the_members_of_each_dimension():
+    """Of twelve workers, worker n has tensor rank n % 2 and expert rank n // 2 % 3."""
     groups = ModelGroups(2, 3, 6)
     found = {name: groups.members(name).tolist() for name in ("tensor", "expert", "data", "expert_data")}
     assert found["tensor"] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
@@ -35,8 +35,8 @@ def test_who_is_with_whom():
     ("reduce_scatter", "ring", 4, steps(6, 6, 6)), ("all_gather", "ring", 4, steps(6, 6, 6)),
     ("all_gather", "all_to_all", 4, steps(18)), ("all_to_all", "ring", 4, steps(18)), ("broadcast", "ring", 2, steps(24)),
 ])  # fmt: skip
-def test_a_layer_waits_for_its_group(kind, algorithm, workers, expected):
-    """24 packets among all workers: alpha-beta, after one millisecond of computing; and nothing else is sent."""
+def test_layer_waits_for_the_collective_of_its_tensor_group(kind, algorithm, workers, expected):
+    """A call of 24 packets takes its alpha-beta time after 1 ms of compute; nothing else is sent."""
     trace = split(make_trace([[10]]), both_ways(0, kind, "tensor", 24 * PAYLOAD), {"tensor": workers})
     result = run(trace, workers, parallel={"algorithm": algorithm})
     for row in rows(result.iterations):
@@ -47,7 +47,7 @@ def test_a_layer_waits_for_its_group(kind, algorithm, workers, expected):
     assert {row["kind"] for row in rows(result.messages)} == {"tensor_parallel"}
 
 
-def test_two_by_two_by_hand():
+def test_tensor_2_by_data_2_iteration_matches_hand_computed_times():
     """Tensor 2 and data 2, two layers of 1 ms each way, gradients of 8 packets, calls of 4.
 
     Forward: 1 ms, a call, 1 ms, a call. Backward: half a ms, a call, half a ms and the gradient of layer 1 (its ring takes
@@ -78,8 +78,8 @@ def test_two_by_two_by_hand():
     assert set(pairs.values()) == {2 * 4 * 2, 2 * 2}  # iterations, calls, halves; iterations, buckets
 
 
-def test_a_call_comes_before_what_its_layer_hands_over_at_that_moment():
-    """Computing takes no time: calls go one after the other, back layers first, and each layer's gradient behind its call."""
+def test_tensor_parallel_call_precedes_the_gradient_of_its_layer():
+    """With zero compute time, calls run serially, back layers first, and each layer's gradient follows its call."""
     trace = split(make_trace([[2000], [2000]]), [*both_ways(0, "all_reduce", "tensor", 4000)], {"tensor": 2})
     result = run(trace, 4, exchange={"kind": "ring", "bucket": "8KB"}, compute_scale=0.0)
     begin = {row["part"] // 2: 0 for row in rows(result.messages)}
@@ -95,7 +95,7 @@ def test_a_call_comes_before_what_its_layer_hands_over_at_that_moment():
     assert firsts["reduce_scatter", 1] - firsts["tensor_parallel", 3] >= call
 
 
-def test_micro_batches_call_each_time():
+def test_every_micro_batch_repeats_the_tensor_parallel_calls():
     trace = split(make_trace([[2000]]), both_ways(0, "all_reduce", "tensor", 4000), {"tensor": 2})
     found = [rows(run(trace, 4, accumulate=micros).messages) for micros in (1, 3)]
     sent = [Counter(row["kind"] for row in each) for each in found]
@@ -107,8 +107,8 @@ def test_micro_batches_call_each_time():
 @pytest.mark.parametrize(
     "parallel", [{"tensor": 4}, {"tensor": 1, "expert": 4}, {"tensor": 2, "expert": 2}, {"tensor": 1}]
 )
-def test_everybody_updates_all_that_it_has(parallel, forward):
-    """Whether gradients are exchanged or not: in one group, in two, or none at all."""
+def test_every_worker_computes_the_full_optimiser_step(parallel, forward):
+    """The workers exchange gradients in one group, in two groups, or not at all."""
     calls = [*both_ways(0, "all_reduce", "tensor", 4000)]
     calls = [calls[0], (1, "forward", "all_to_all", "expert", 4000), calls[1]]
     trace = split(make_trace([[2000], [6000]], optimizer=8000), calls, {"tensor": 1}, experts=(1,))
@@ -119,8 +119,8 @@ def test_everybody_updates_all_that_it_has(parallel, forward):
     assert set(computed.values()) == {3 * (4 * MS + 8000)}
 
 
-def test_sharded_updates_take_shares_of_the_time():
-    """A quarter of the bytes is shared by four workers, the rest by two that have the same experts, or by nobody."""
+def test_sharded_update_time_is_the_owned_share_of_the_bytes():
+    """Data-parallel workers share a quarter of the bytes; only workers with the same experts share the rest."""
     calls = [(0, "forward", "all_reduce", "tensor", 4000)]
     trace = split(make_trace([[2000], [6000]], optimizer=8000), calls, {"tensor": 2, "expert": 2}, experts=(1,))
     for workers, expert, update in ((8, 2, 500 + 3000), (8, 4, 500 + 6000), (4, 2, 1000 + 6000)):
@@ -139,7 +139,7 @@ def test_sharded_updates_take_shares_of_the_time():
     (6, {"parallel": {"tensor": 3, "expert": 1, "algorithm": "halving"}}, "parallel.algorithm", "3 workers of groups of dimension tensor"),
     (6, {"parallel": {"tensor": 2, "expert": 3}, "exchange": {"kind": "sharded", "algorithm": "halving"}}, "workers", "not a power of two"),
 ])  # fmt: skip
-def test_sizes_that_do_not_fit(workers, fields, path, what, tmp_path):
+def test_invalid_parallel_group_sizes_are_rejected(workers, fields, path, what, tmp_path):
     with pytest.raises(ScenarioError, match=what) as error:
         find_prerequisites(
             scenario({"workers": workers, "exchange": {"kind": "ring"}, "parallel": {}, **fields}),
@@ -148,7 +148,7 @@ def test_sizes_that_do_not_fit(workers, fields, path, what, tmp_path):
     assert path in str(error.value)
 
 
-def test_stages_that_the_file_has(tmp_path):
+def test_pipeline_stages_of_a_trace_are_rejected_unless_overridden(tmp_path):
     trace = imported(MOE.replace("pp: 1", "pp: 4"), tmp_path)
     job = {"workers": 8, "exchange": {"kind": "ring"}, "parallel": {}}
     with pytest.raises(ScenarioError, match=r"4 pipeline stages \(of the trace w\) cannot be played"):
@@ -156,7 +156,7 @@ def test_stages_that_the_file_has(tmp_path):
     find_prerequisites(scenario({**job, "parallel": {"pipeline": 1}}), trace)
 
 
-def test_groups_that_cross_between_hosts(tmp_path):
+def test_tensor_groups_that_span_hosts_are_rejected(tmp_path):
     trace = imported(MOE, tmp_path)
     for fields, gpus in (({"placement": "rails"}, 4), ({"parallel": {"tensor": 3, "expert": 1}, "workers": 12}, 4)):
         with pytest.raises(ScenarioError, match="spans 2 hosts, and fits on") as error:
@@ -164,7 +164,7 @@ def test_groups_that_cross_between_hosts(tmp_path):
         assert "parallel.tensor" in str(error.value)
 
 
-def test_exchanges_that_do_not_go_inside_of_groups():
+def test_split_model_rejects_exchanges_over_all_workers_and_reordering():
     for fields, what in (
         ({"exchange": {"kind": "fsdp"}}, "involves all workers"), ({"exchange": {"kind": "tree"}}, "involves all workers"),
         ({"exchange": {"kind": "ring"}, "scheduler": "p3"}, "holds messages back"),
@@ -174,7 +174,7 @@ def test_exchanges_that_do_not_go_inside_of_groups():
             scenario({"workers": 4, "parallel": {}, **fields})
 
 
-def test_a_trace_of_gradients_alone_and_training():
+def test_split_model_rejects_gradient_only_traces_and_training_runs():
     case = scenario({"workers": 4, "exchange": {"kind": "ring"}, "parallel": {}})
     with pytest.raises(ScenarioError, match="contains gradients only"):
         find_prerequisites(case, make_trace([[10]]))
@@ -182,8 +182,7 @@ def test_a_trace_of_gradients_alone_and_training():
         single_iteration_scenario(case, "case")
 
 
-def test_nothing_left_to_send():
-    """What `check` looks at finds it."""
+def test_prerequisites_reject_a_split_model_without_messages():
     trace = split(make_trace([[10]]), [(0, "forward", "all_to_all", "expert", 4000)], {"tensor": 4})
     case = scenario({"workers": 4, "exchange": {"kind": "ring"}, "parallel": {}})
     with pytest.raises(ScenarioError, match="leaves nothing to send"):

@@ -59,7 +59,7 @@ def of_kinds(kinds: Any, nbytes: Any) -> Counter[str]:
     return found
 
 
-def test_bytes_are_those_of_the_file(tmp_path):
+def test_message_bytes_match_the_workload_file(tmp_path):
     trace = imported(MOE, tmp_path)
     assert [(info.group, info.bytes) for info in trace.tensors] == [
         ("data", 80000),
@@ -73,7 +73,7 @@ def test_bytes_are_those_of_the_file(tmp_path):
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs shared data")
-def test_bytes_of_a_language_model():
+def test_llama7b_message_bytes_match_the_workload_file():
     path = SHARED / "workloads" / "simai_llama7b_tp2.txt"
     job = made(import_trace(path), 8, gpus=4, payload="4KiB")
     messages = export_program([job.part]).messages
@@ -82,8 +82,8 @@ def test_bytes_of_a_language_model():
     assert job.exchange.bytes_per_iteration == sum(expected.values())
 
 
-def test_tensor_groups_stay_inside_of_hosts(tmp_path):
-    """Eight accelerators in two hosts: what passes wait for never leaves a host, whoever's gradients do."""
+def test_tensor_parallel_messages_stay_within_hosts(tmp_path):
+    """Eight accelerators share two hosts: tensor-parallel messages stay within a host, gradients cross hosts."""
     job = made(imported(MOE, tmp_path), 8, gpus=4)
     cards, messages = job.exchange.context.cards, export_program([job.part]).messages
     host = np.repeat(np.arange(8), np.diff(cards.first[:9])) // 4
@@ -118,7 +118,7 @@ class Gradients(Arrays):
 
 @pytest.mark.parametrize("exchange", ["ring", "halving_doubling", "transpose", "sharded"])
 @pytest.mark.parametrize("gpus", [1, 4])
-def test_every_group_has_its_sums(exchange, gpus, tmp_path):
+def test_gradient_exchange_gives_each_group_its_sums(exchange, gpus, tmp_path):
     trace = split(
         make_trace([[301, 50], [1999, 7], [4001], [12]]),
         [(1, "forward", "all_to_all", "expert", 4000), (1, "backward", "all_reduce", "tensor", 5000),
@@ -135,8 +135,8 @@ def test_every_group_has_its_sums(exchange, gpus, tmp_path):
             assert (arrays.buffers[worker, number][:size] == value[:size]).all()
 
 
-def test_lost_values_are_shares_of_a_group():
-    """A star that loses packets: nobody misses more than all of its group's values, and calls lose nothing."""
+def test_lossy_split_model_loses_only_gradient_values_within_the_bound():
+    """On a lossy star, workers lose only values of their group's gradients; tensor-parallel calls lose nothing."""
     trace = split(make_trace([[20_000], [20_000]]), both_ways(0, "all_reduce", "tensor", 40_000), {"tensor": 2})
     job = {
         "workers": 4,
@@ -163,8 +163,8 @@ def test_lost_values_are_shares_of_a_group():
 # --- players -----------------------------------------------------------------------------------------------------------
 
 
-def test_both_players_play_the_same(tmp_path):
-    """The engine and SimPy: every message ready, started and delivered, every note, at the same picosecond."""
+def test_engine_and_simpy_replay_identical_split_model_times(tmp_path):
+    """The engine and SimPy agree to the picosecond on every message time and every note."""
     job = made(imported(MOE, tmp_path), 8, iterations=3, jitter=0.1)
     found = []
     for simpy in (False, True):
@@ -183,7 +183,7 @@ def test_both_players_play_the_same(tmp_path):
 
 
 def test_the_engine_and_the_oracle_agree_on_every_packet(tmp_path):
-    """All messages of an iteration at the times at which they were ready."""
+    """Both run all messages of one iteration at their recorded start times."""
     job = made(imported(MOE, tmp_path), 8)
     network = {
         "transport": {"kind": "dctcp", "payload": "1000B"},
@@ -201,7 +201,7 @@ def test_the_engine_and_the_oracle_agree_on_every_packet(tmp_path):
     assert first_difference(run_engine(whole), run_oracle(whole)) == ""
 
 
-def test_repeats_are_left_out_and_come_to_the_same(tmp_path):
+def test_fast_forward_gives_the_same_tables_as_full_simulation(tmp_path):
     trace, network = imported(MOE, tmp_path), {"transport": "dctcp"}
     job = {"workers": 8, "iterations": 30, "exchange": {"kind": "sharded"}, "parallel": {}}
     job |= {"trace": "w", "compute_scale": 1000.0}
@@ -210,7 +210,7 @@ def test_repeats_are_left_out_and_come_to_the_same(tmp_path):
     assert fast.iterations.equals(full.iterations) and fast.messages.equals(full.messages)
 
 
-def test_the_breakdown_adds_up(tmp_path):
+def test_breakdown_parts_sum_to_the_iteration_time(tmp_path):
     case = scenario({"workers": 8, "iterations": 3, "exchange": {"kind": "ring"}, "parallel": {}})
     trace = imported(MOE, tmp_path)
     result = simulate(case, trace)

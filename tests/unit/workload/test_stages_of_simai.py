@@ -79,7 +79,7 @@ def last_end(stages: int, micros: int, transfer: int) -> int:
 
 
 @pytest.mark.parametrize(("stages", "micros"), [(2, 1), (2, 4), (3, 5), (4, 2), (4, 8)])
-def test_stages_take_turns(stages: int, micros: int, tmp_path: Path) -> None:
+def test_pipeline_end_time_matches_the_1f1b_recurrence(stages: int, micros: int, tmp_path: Path) -> None:
     trace = imported(tmp_path, ranks=stages, stages=stages, micros=micros)
     result = run(trace)
     assert max(row["end_ps"] for row in rows(result.iterations)) == last_end(stages, micros, TRANSFER + 10 * PACKET)
@@ -87,14 +87,14 @@ def test_stages_take_turns(stages: int, micros: int, tmp_path: Path) -> None:
     assert len(sent) == 2 * micros * (stages - 1) and {row["bytes"] for row in sent} == {10_000}
 
 
-def test_the_bubble_without_a_network() -> None:
-    """(P - 1) passes of both kinds [Narayanan et al.]: of the recurrence that the test above goes by."""
+def test_1f1b_recurrence_has_the_published_bubble_without_a_network() -> None:
+    """The bubble of `last_end` is (P - 1) forward and backward passes [Narayanan et al.]."""
     for stages, micros in ((2, 4), (4, 8), (8, 3)):
         assert last_end(stages, micros, 0) == (micros + stages - 1) * (FORWARD + BACKWARD)
 
 
-def test_no_more_is_kept_than_stages_are_left(tmp_path: Path) -> None:
-    """Of all passes of a stage forward ones lead by P - stage at the most (what 1F1B is for)."""
+def test_pipeline_stage_holds_one_activation_per_remaining_stage_at_most(tmp_path: Path) -> None:
+    """Forward passes of a 1F1B stage lead its backward passes by at most P - stage."""
     graphs = imported(tmp_path, ranks=4, stages=4, micros=8).graphs
     lead, most = [0] * 4, [0] * 4
     for name, rank in zip(graphs.names, graphs.rank.tolist(), strict=True):
@@ -104,8 +104,8 @@ def test_no_more_is_kept_than_stages_are_left(tmp_path: Path) -> None:
     assert most == [4, 3, 2, 1] and lead == [0] * 4
 
 
-def test_who_talks_to_whom(tmp_path: Path) -> None:
-    """16 ranks: tensor groups of 2 that follow one another, 2 stages of 8, 4 copies of which 2 share experts."""
+def test_simai_collectives_connect_the_expected_rank_groups(tmp_path: Path) -> None:
+    """16 ranks form tensor groups of 2, 2 stages of 8, and 4 replicas, of which 2 share experts."""
     both = GRADIENTS + "moe -1 0 NONE 0 0 NONE 0 0 REDUCESCATTER_DP_EP 4000 0\n"
     trace = imported(tmp_path, ranks=16, stages=2, micros=3, micro=SPLIT, tensor=2, expert=2, before=both)
     graphs = trace.graphs
@@ -124,7 +124,7 @@ def test_who_talks_to_whom(tmp_path: Path) -> None:
     assert kinds["point_to_point"] == 2 * 2 * 3 * 8
 
 
-def test_what_was_left_out_is_played(tmp_path: Path) -> None:
+def test_rank_graph_import_includes_transfers_and_gathers(tmp_path: Path) -> None:
     gather = "grad_gather -1 0 NONE 0 0 NONE 0 0 ALLGATHER 4000 0\n"
     shape = {"ranks": 4, "stages": 2, "micros": 2, "before": gather + GRADIENTS}
     alone = import_trace(workload(tmp_path, **shape)).manifest["source"]
@@ -136,8 +136,8 @@ def test_what_was_left_out_is_played(tmp_path: Path) -> None:
     assert Counter(each.kind for each in together.graphs.calls)["all_gather"] == 2
 
 
-def test_rows_around_the_micro_batches(tmp_path: Path) -> None:
-    """Before the first forward pass, and behind the last one; updates of all rows at the very end."""
+def test_rows_outside_micro_batches_run_before_or_after_all_micro_batches(tmp_path: Path) -> None:
+    """Such rows run before the first forward pass or after the last one; updates run at the end."""
     behind = "loss -1 50000 NONE 0 50000 NONE 0 0 NONE 0 7000\n"
     before = "first -1 20000 NONE 0 30000 NONE 0 0 REDUCESCATTER 4000 0\n"
     trace = imported(tmp_path, ranks=2, stages=2, micros=2, before=before, behind=behind)
@@ -158,8 +158,8 @@ def test_only_the_update_waits_for_gradients(tmp_path: Path) -> None:
     assert len(reductions) == 2 * 4 and needing == {"update"}
 
 
-def test_transfers_with_a_point(tmp_path: Path) -> None:
-    """AICB divides by the tensor group and writes what is left as Python does."""
+def test_pp_comm_written_as_a_float_is_accepted(tmp_path: Path) -> None:
+    """AICB divides pp_comm by the tensor group size and writes a Python float."""
     trace = imported(tmp_path, ranks=2, stages=2, micros=1, transfer="8388608.0")
     assert {each.bytes for each in trace.graphs.calls} == {8388608}
     assert trace.iterations[0].backward_end_ps == 1.2 * MS
@@ -173,14 +173,14 @@ def test_transfers_with_a_point(tmp_path: Path) -> None:
     ({"micros": 0, "before": GRADIENTS + MICRO}, "a size below 1"),
     ({"micros": 3, "micro": "", "before": GRADIENTS + MICRO}, "ga is 3, but no rows repeat 3 times"),
 ])  # fmt: skip
-def test_refused(shape: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_invalid_pipeline_workloads_are_rejected(shape: dict[str, Any], says: str, tmp_path: Path) -> None:
     path = workload(tmp_path, **{"ranks": 4, "stages": 2, "micros": 2, **shape})
     import_trace(path)
     with pytest.raises(TraceError, match=says):
         import_trace(path, ranks=True)
 
 
-def test_a_header_without_ranks(tmp_path: Path) -> None:
+def test_workload_header_without_all_gpus_is_rejected(tmp_path: Path) -> None:
     path = workload(tmp_path, ranks=4, stages=2, micros=2)
     path.write_text(path.read_text().replace("all_gpus: 4 ", ""))
     with pytest.raises(TraceError, match="has no all_gpus"):

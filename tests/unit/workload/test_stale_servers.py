@@ -34,14 +34,14 @@ def ahead(result):
     return max(sum(end <= moment for end in times[0]) - sum(end <= moment for end in times[1]) for moment in times[0])
 
 
-def test_synchronous_servers_hold_all_workers_back():
+def test_synchronous_servers_slow_all_workers_to_the_slowest():
     assert ahead(run(fault=SLOW)) <= 1
     times = ends(run(fault=SLOW))
     assert times[0][-1] > 6 * 3 * 4 * MS
 
 
-def test_asynchronous_servers_hold_nobody_back():
-    """Each worker has its own pace: 4 ms an iteration and its messages, and three times as long at the slow one."""
+def test_asynchronous_servers_let_each_worker_run_at_its_own_pace():
+    """An iteration takes 4 ms and its messages, and three times as long at the slow worker."""
     times = ends(run(fault=SLOW, asynchronous=True))
     alone = ends(run(workers=1))[0]
     for worker in (0, 2):
@@ -51,31 +51,30 @@ def test_asynchronous_servers_hold_nobody_back():
 
 @pytest.mark.parametrize("pull", ["layerwise", "barrier"])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_workers_are_never_further_ahead_than_they_may(staleness, pull):
-    """With s, an iteration is over when what all pushed s iterations before is back: s ahead then, and no more."""
+def test_lead_of_the_fastest_worker_never_exceeds_the_staleness_bound(staleness, pull):
+    """With staleness s, an iteration ends when the pulls of s iterations before have arrived."""
     result = run(iterations=8, fault=SLOW, staleness=staleness, pull=pull)
     assert staleness <= ahead(result) <= max(staleness, 1)
     # the fast one is held to the slow one's pace in the end
     assert ends(result)[0][-1] >= ends(result)[1][-1] - US * 100
 
 
-def test_staleness_hides_the_network_from_workers_alike():
-    """Nothing is waited for but in the end, where everything is."""
+def test_staleness_hides_communication_until_the_last_iteration():
     result = run(staleness=1, fabric=Ideal(rate=10**9))
     rows = result.iterations.to_pylist()
     assert all(row["exposed_ps"] == 0 for row in rows if row["iteration"] < 5)
     assert all(row["exposed_ps"] > 0 for row in rows if row["iteration"] == 5)
 
 
-def test_both_players_agree():
+def test_repeated_stale_server_runs_give_equal_iterations():
     for fields in ({"staleness": 2}, {"asynchronous": True}, {"asynchronous": True, "server_rate": "10Gbps"}):
         ours = run(fabric=Ideal(), **fields)
         assert ours.iterations.equals(run(fabric=Ideal(), **fields).iterations)
         assert all(row["end_ps"] >= 0 for row in ours.messages.to_pylist())
 
 
-def test_an_iteration_is_remembered_as_long_as_it_is_waited_for():
-    """What a worker waits for is of an iteration to which it says so afterwards."""
+def test_worker_releases_stale_iterations_after_the_wait():
+    """A worker waits at most three iterations back and fires one event of the iteration two steps before."""
     made = job_of({"kind": "parameter_server", "staleness": 2}, 2, servers=1, iterations=5)
     steps = list(made.part.steps())
     first = np.cumsum([0] + [len(step) for step in steps])
@@ -92,7 +91,7 @@ def test_an_iteration_is_remembered_as_long_as_it_is_waited_for():
             assert all(first[number - 2] <= event < first[number - 1] for event in old)
 
 
-def test_what_comes_back_asynchronously_is_from_its_own_worker():
+def test_asynchronous_pull_depends_only_on_the_push_of_its_own_worker():
     made = job_of({"kind": "parameter_server", "asynchronous": True}, 3, servers=2)
     (step,) = made.part.steps()
     (first, members), own = step.contents()
@@ -110,7 +109,7 @@ def test_what_comes_back_asynchronously_is_from_its_own_worker():
             )
 
 
-def test_what_does_not_fit():
+def test_asynchronous_servers_with_staleness_are_rejected():
     with pytest.raises(ValueError, match="applies to servers that wait for all workers"):
         scenario(ps_job(2, exchange={"asynchronous": True, "staleness": 1}))
 
@@ -119,7 +118,7 @@ def test_what_does_not_fit():
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_everybody_gets_its_part_from_everybody(workers):
+def test_all_to_all_sends_one_segment_of_every_bucket_between_all_pairs(workers):
     made = job_of({"kind": "all_to_all", "bucket": "8KB"}, workers)
     arrays = Arrays(made, np.random.default_rng(1))
     rows, program = arrays.program.messages, arrays.program

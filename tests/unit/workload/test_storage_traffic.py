@@ -42,7 +42,7 @@ def flow(batch: Flows, number: int) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("operation", ["read", "write"])
 @pytest.mark.parametrize("window", [1, 3, 7, 50])
-def test_files_are_striped_and_stripes_follow_each_other(operation, window):
+def test_file_stripes_rotate_over_servers_within_the_window(operation, window):
     (batch,) = batches(case(table(operation, window=window, hosts=["h1", "h3"])))
     edges = {(int(a), int(b)) for a, b in batch.edges}
     assert len(batch) == 2 * 14 and len(edges) == len(batch.edges)
@@ -62,13 +62,13 @@ def test_files_are_striped_and_stripes_follow_each_other(operation, window):
     assert edges == wanted
 
 
-def test_everybody_else_reads_unless_named():
+def test_all_hosts_without_storage_are_clients_by_default():
     (batch,) = batches(case(table()))
     assert sorted(set(batch.src[::2].tolist())) == [0, 1, 2, 3, 4]
 
 
-def test_first_stripes_are_drawn():
-    """200 rounds of five files: each storage host has a third of the first stripes (five standard deviations)."""
+def test_servers_of_first_stripes_are_drawn_uniformly():
+    """In 200 rounds of five files, each storage host has a third of the first stripes (five standard deviations)."""
     found = batches(case(table(size="1kB", rounds=200, period="1ms")))
     first = np.bincount(np.concatenate([batch.dst[::2] for batch in found]), minlength=8)[5:]
     assert first.sum() == 1000 and np.abs(first - 1000 / 3).max() < 5 * (1000 * 2 / 9) ** 0.5
@@ -87,8 +87,8 @@ def test_files_begin_within_the_spread_of_their_round():
 
 
 @pytest.mark.parametrize("operation", ["read", "write"])
-def test_one_operation_after_the_other(operation):
-    """A window of 1: every flow in its ideal time, and a software latency before each but the first: 2 K a + bytes."""
+def test_window_of_one_serialises_storage_operations(operation):
+    """Every flow takes its ideal time, and all but the first wait one software latency: 2 K a + bytes."""
     result = simulate(case(table(operation, window=1, hosts=["h0"], storage=["h1"])))
     found = sorted(rows(result.messages), key=lambda row: row["part"])
     ideal = sorted(zip(result.messages["part"].to_pylist(), result.flows["ideal_ps"].to_pylist(), strict=True))
@@ -96,8 +96,8 @@ def test_one_operation_after_the_other(operation):
     assert found[-1]["end_ps"] == sum(each for _, each in ideal) + 13 * LATENCY
 
 
-def test_a_window_is_as_many_at_once():
-    """Reads: as many requests leave at once; the next one leaves a latency after the first stripe has come."""
+def test_storage_window_limits_outstanding_requests():
+    """Three requests leave at once; each later request leaves one software latency after a stripe arrives."""
     result = simulate(case(table(window=3, hosts=["h0"], storage=["h1"])))
     found = {row["part"]: row for row in rows(result.messages)}
     assert [found[2 * k]["start_ps"] for k in range(3)] == [0, 0, 0]
@@ -105,7 +105,7 @@ def test_a_window_is_as_many_at_once():
         assert found[2 * k]["start_ps"] == found[2 * (k - 3) + 1]["end_ps"] + LATENCY
 
 
-def test_operations_keep_to_a_card_and_use_all_of_them():
+def test_storage_operations_stay_on_one_card_and_use_all_cards():
     made = case(
         table(hosts=["h0", "h1"], storage=["h2", "h3"]), topology={"kind": "rail", "hosts": 4, "cards": 3, "spines": 0}
     )
@@ -120,8 +120,8 @@ def test_operations_keep_to_a_card_and_use_all_of_them():
 TRACE = make_trace([[100_000], [100_000]], iterations=2, forward=50 * US, backward=50 * US)
 
 
-def test_the_price_that_a_job_pays():
-    """Nothing while files take other links; time where they come down to its workers."""
+def test_storage_traffic_delays_a_job_only_on_shared_links():
+    """File transfers on other links cost the job nothing; file reads by its workers delay it."""
     ring = ring_job(3, iterations=2, placement={"workers": ["h0", "h1", "h2"]})
     files = table(size="400kB", stripe="40kB", period="200us")
     alone = simulate(case(job=(ring,)), TRACE)

@@ -81,7 +81,7 @@ def test_every_network_is_well_formed(network):
 
 
 @pytest.mark.parametrize("network", ALL, ids=lambda network: f"{network.title}{network.host_count}")
-def test_order_keeps_the_hosts_of_a_switch_together(network):
+def test_host_order_groups_hosts_by_switch(network):
     edges = network.edge_of[network.host_order]
     assert (np.diff(edges) != 0).sum() == len(set(edges.tolist())) - 1
 
@@ -95,14 +95,14 @@ def test_fat_tree_has_the_textbook_shape(k):
     assert network.link_count == 2 * 3 * network.host_count, "as many cables in every tier"
 
 
-def test_fat_tree_order_spreads_the_cores_evenly():
+def test_fat_tree_node_order_spreads_core_switches_evenly():
     network = fat_tree(4, LINK)
     quarters = network.order.reshape(4, -1)
     cores = [sum(network.names[node].startswith("core") for node in quarter) for quarter in quarters]
     assert cores == [1, 1, 1, 1]
 
 
-def test_oversubscription_is_the_ratio_of_what_enters_a_leaf_to_what_can_leave_it():
+def test_oversubscription_is_the_ratio_of_host_rate_to_uplink_rate_of_a_leaf():
     network = leaf_spine(4, 6, 2, LINK, oversubscription=3.0)
     up = [n for n in range(network.link_count) if network.link_name(n).startswith("leaf0->spine")]
     assert sum(network.link_rate[up]) * 3 == 6 * LINK.rate
@@ -119,7 +119,7 @@ def test_overrides_change_one_cable_in_both_directions():
     assert (network.link_rate == LINK.rate).all()
 
 
-def test_build_network_takes_scenario_tables():
+def test_build_network_accepts_scenario_tables_and_graphs():
     tables = {"name": "x", "job": [{"name": "j", "trace": "t", "workers": 2, "exchange": {"kind": "ring"}}]}
     kinds = [
         ({"kind": "star", "hosts": 3}, 3),
@@ -140,14 +140,14 @@ def test_build_network_takes_scenario_tables():
 
 
 @pytest.mark.parametrize("network", ALL, ids=lambda network: f"{network.title}{network.host_count}")
-def test_a_network_survives_networkx(network):
+def test_network_round_trips_through_networkx(network):
     back = from_networkx(network.to_networkx(), LinkSpec(1, 1))
     assert back.names == network.names
     assert cables(back) == cables(network)
     assert (back.edge_of == network.edge_of).all()
 
 
-def test_parallel_cables_survive_networkx():
+def test_parallel_cables_round_trip_through_networkx():
     cables = [Cable(0, 1, 10, 1), Cable(1, 2, 10, 1), Cable(1, 2, 20, 1), Cable(3, 2, 10, 1)]
     network = assemble(["a"], ["s", "t", "u"], cables, title="parallel")
     back = from_networkx(network.to_networkx(), LinkSpec(1, 1))
@@ -155,7 +155,7 @@ def test_parallel_cables_survive_networkx():
 
 
 @pytest.mark.parametrize("suffix", ["graphml", "gml", "txt"])
-def test_files_carry_attributes_with_units(tmp_path, suffix):
+def test_graph_files_set_link_attributes_with_units(tmp_path, suffix):
     graph = networkx.Graph()
     graph.add_node("tor", kind="switch")
     graph.add_node("a", kind="host")
@@ -172,7 +172,7 @@ def test_files_carry_attributes_with_units(tmp_path, suffix):
     assert (network.link_rate[b], network.link_latency[b], network.link_loss[b]) == (LINK.rate, US, 0.0)
 
 
-def test_a_switch_of_degree_one_can_say_so():
+def test_node_of_degree_one_can_be_declared_a_switch():
     graph = networkx.path_graph(3)
     assert from_networkx(graph, LINK).host_count == 2
     graph.nodes[2]["kind"] = "switch"
@@ -189,7 +189,7 @@ def test_a_switch_of_degree_one_can_say_so():
         ("bad.txt", "a b {'rate': }\n", "edge list"),
     ],
 )
-def test_unreadable_files_get_one_clear_message(tmp_path, name, text, says):
+def test_unreadable_graph_file_gives_an_error_with_its_name(tmp_path, name, text, says):
     path = tmp_path / name
     if text is not None:
         path.write_text(text)
@@ -198,7 +198,7 @@ def test_unreadable_files_get_one_clear_message(tmp_path, name, text, says):
     assert name in str(error.value)
 
 
-def test_attribute_faults_name_edge_and_value(tmp_path):
+def test_link_attribute_errors_name_the_edge_and_the_value(tmp_path):
     path = tmp_path / "net.txt"
     path.write_text(
         "a s {'rate': '25GB', 'latency': 'soon'}\nb s {'loss': 'often', 'rate': '-1Gbps'}\nc s {'loss': 1.0}"
@@ -214,7 +214,7 @@ def test_attribute_faults_name_edge_and_value(tmp_path):
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_all_faults_of_a_graph_are_found_at_once():
+def test_all_graph_errors_are_reported_together():
     graph = networkx.Graph()
     for name in ("lonely", "a", "b"):
         graph.add_node(name, kind="host")
@@ -233,7 +233,7 @@ def test_all_faults_of_a_graph_are_found_at_once():
         assert piece in text
 
 
-def test_a_network_in_two_parts_is_refused_and_says_who_is_apart():
+def test_disconnected_network_error_lists_unreachable_nodes():
     graph = networkx.disjoint_union(networkx.star_graph(2), networkx.star_graph(2))
     with pytest.raises(ScenarioError, match="cannot reach 4, 5, 3"):
         from_networkx(graph, LINK)
@@ -263,19 +263,19 @@ def test_directed_graphs_are_refused():
         (lambda: assemble([], ["s"], [], title="x"), "no host"),
     ],
 )
-def test_bad_parameters_are_refused(build, says):
+def test_invalid_topology_parameters_are_rejected(build, says):
     with pytest.raises(ScenarioError) as error:
         build()
     assert says in str(error.value)
 
 
-def test_a_bad_default_link_is_one_mistake_not_one_per_cable():
+def test_invalid_default_link_gives_one_mistake_for_all_cables():
     with pytest.raises(ScenarioError) as error:
         fat_tree(8, LinkSpec(-1, US))
     assert len(error.value.mistakes) == 1
 
 
-def test_importing_sim_is_cheap():
+def test_importing_topology_loads_no_heavy_modules():
     heavy = "{'torch', 'numba', 'pyarrow', 'networkx'}"
     code = f"import sys, gradwire.topology; print(*({heavy} & set(sys.modules)))"
     root = Path(__file__).parents[3]

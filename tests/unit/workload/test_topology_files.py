@@ -40,7 +40,7 @@ def write(tmp_path, text, name="topology.txt"):
     return path
 
 
-def test_nodes_of_a_topology_txt_keep_their_numbers(tmp_path):
+def test_hpcc_topology_nodes_keep_their_numbers(tmp_path):
     network = read_hpcc(write(tmp_path, TWO_RACKS))
     assert network.names == ("h0", "h1", "h3", "h6", "s2", "s4", "s5", "s7")
     assert [network.names[node] for node in network.edge_of] == ["s4", "s4", "s5", "s5"]
@@ -52,24 +52,24 @@ def test_nodes_of_a_topology_txt_keep_their_numbers(tmp_path):
     assert build_routing(network).hops(0, 3) == 4
 
 
-def test_text_behind_the_last_cable_is_an_explanation(tmp_path):
-    """As in the default topology of HPCC's simulator, which reads as many lines as the first one says."""
+def test_hpcc_topology_ignores_text_after_the_last_cable(tmp_path):
+    """HPCC's simulator also reads only the announced lines; its default topology ends with such text."""
     text = TWO_RACKS + "\nFirst line: total node #, switch node #, link #\nsrc0 dst0 rate delay error_rate\n...\n"
     assert read_hpcc(write(tmp_path, text)).link_count == read_hpcc(write(tmp_path, TWO_RACKS)).link_count
 
 
-def test_the_first_line_says_how_many_cables_are_read(tmp_path):
+def test_hpcc_topology_reads_the_number_of_cables_in_its_first_line(tmp_path):
     network = read_hpcc(write(tmp_path, TWO_RACKS + "2 7 40Gbps 2us 0\n0 7 40Gbps 2us 0\n"))
     assert network.link_count == 2 * 10
 
 
-def test_a_cable_without_a_loss_loses_nothing(tmp_path):
+def test_hpcc_topology_cable_without_loss_value_is_lossless(tmp_path):
     network = read_hpcc(write(tmp_path, lines({7: "5 3 25Gbps 1000ns"})))
     assert network.link_loss[network.up_link[network.index["h3"]]] == 0
     assert read_hpcc(write(tmp_path, TWO_RACKS)).link_loss[network.up_link[network.index["h3"]]] == 0.5
 
 
-def test_overrides_name_nodes_by_their_numbers(tmp_path):
+def test_overrides_of_hpcc_topologies_use_node_numbers(tmp_path):
     network = read_hpcc(write(tmp_path, TWO_RACKS), overrides=[Override(("s2", "s7"), rate=GBPS)])
     assert (network.link_rate == GBPS).sum() == 4, "both parallel cables, both directions"
 
@@ -103,21 +103,21 @@ def lines(changed: dict[int, str]) -> str:
         (lines({5: "0 1 25Gbps 1us 0"}), ["h0-h1: the link joins two hosts"]),
     ],
 )
-def test_damaged_files_are_refused_with_their_line(tmp_path, text, says):
+def test_invalid_hpcc_topology_lines_are_rejected_with_line_numbers(tmp_path, text, says):
     with pytest.raises(ScenarioError) as error:
         read_hpcc(write(tmp_path, text))
     for piece in says:
         assert piece in str(error.value)
 
 
-def test_a_file_that_is_wrong_everywhere_is_not_listed_line_by_line(tmp_path):
+def test_long_hpcc_topology_error_list_is_truncated(tmp_path):
     rows = "\n".join(f"{host} 40 25Gbps" for host in range(40))
     with pytest.raises(ScenarioError) as error:
         read_hpcc(write(tmp_path, f"41 1 40\n40\n{rows}"))
     assert len(error.value.mistakes) == 9 and "32 more lines are wrong" in str(error.value)
 
 
-def test_missing_and_binary_files(tmp_path):
+def test_missing_and_binary_hpcc_topology_files_are_rejected(tmp_path):
     with pytest.raises(ScenarioError, match="no such file"):
         read_hpcc(tmp_path / "none.txt")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
@@ -129,7 +129,7 @@ def test_missing_and_binary_files(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["graphml", "gml", "txt"])
-def test_hosts_are_hung_on_a_graph_of_switches(tmp_path, suffix):
+def test_hosts_per_switch_adds_hosts_to_a_switch_graph(tmp_path, suffix):
     """A random regular graph (Jellyfish, NSDI 2012), three hosts on each switch."""
     graph = networkx.random_regular_graph(4, 10, seed=1)
     graph = networkx.relabel_nodes(graph, {node: f"tor{node}" for node in graph})
@@ -145,7 +145,7 @@ def test_hosts_are_hung_on_a_graph_of_switches(tmp_path, suffix):
     assert networkx.is_isomorphic(inner, graph)
 
 
-def test_a_switch_may_say_how_many_hosts_it_has(tmp_path):
+def test_hosts_attribute_sets_the_number_of_hosts_of_a_switch(tmp_path):
     graph = networkx.path_graph(4)
     graph.nodes[1]["hosts"] = 2
     graph.nodes[2]["hosts"] = 0
@@ -159,7 +159,7 @@ def test_a_switch_may_say_how_many_hosts_it_has(tmp_path):
     assert read_graph(path, LINK, hosts_per_switch=5).names == with_default.names
 
 
-def test_costs_of_a_file_decide_the_routes(tmp_path):
+def test_link_costs_of_a_graph_file_determine_routes(tmp_path):
     path = tmp_path / "net.txt"
     path.write_text("a s {'cost': 1}\nb t\ns t {'cost': '5'}\ns u {'cost': 2}\nu t {'cost': 2}\n")
     network = read_graph(path, LINK)
@@ -191,7 +191,7 @@ def test_costs_of_a_file_decide_the_routes(tmp_path):
         ({}, {"loss": math.nan}, "loss is not a probability"),
     ],
 )
-def test_attributes_that_make_no_sense(node, edge, says):
+def test_invalid_graph_attributes_are_rejected(node, edge, says):
     graph = networkx.path_graph(3)
     graph.nodes[1].update(node)
     graph.edges[0, 1].update(edge)
@@ -200,7 +200,7 @@ def test_attributes_that_make_no_sense(node, edge, says):
     assert says in str(error.value)
 
 
-def test_hung_hosts_may_not_take_names_that_are_taken():
+def test_added_hosts_with_existing_node_names_are_rejected():
     graph = networkx.relabel_nodes(networkx.path_graph(3), {1: "h0"})
     with pytest.raises(ScenarioError, match="several nodes have the same name"):
         from_networkx(graph, LINK, hosts_per_switch=1)
@@ -209,8 +209,7 @@ def test_hung_hosts_may_not_take_names_that_are_taken():
 @pytest.mark.parametrize(
     ("kind", "text"), [("graph", "h0 s0\nh1 s0\n"), ("hpcc", "3 1 2\n2\n0 2 100Gbps 0.001ms 0\n1 2 1Gbps 0.001ms 0\n")]
 )
-def test_files_of_networks_are_text_in_utf8(tmp_path, kind, text):
-    """A mark of the encoding counts as none; what is no UTF-8, and what is no file, is refused in words."""
+def test_topology_files_accept_a_byte_order_mark_and_reject_invalid_utf8(tmp_path, kind, text):
 
     def network(data):
         (tmp_path / "net.txt").write_bytes(data)
@@ -223,7 +222,7 @@ def test_files_of_networks_are_text_in_utf8(tmp_path, kind, text):
         network(text.encode() + b"# \xe4\n")
 
 
-def test_a_folder_is_no_file_of_a_network(tmp_path):
+def test_directory_as_topology_file_is_rejected(tmp_path):
     file = tmp_path / "s.toml"
     file.write_text(
         f'name="n"\ntopology={{kind="graph", file="{tmp_path}"}}\n[[traffic]]\nname="t"\nkind="permutation"\nsize="1kB"\n'

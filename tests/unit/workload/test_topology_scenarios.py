@@ -66,7 +66,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("topology", "hosts"), KINDS)
-def test_the_table_knows_its_hosts_and_cables_without_building_anything(topology, hosts):
+def test_topology_table_predicts_hosts_and_cables_of_the_built_network(topology, hosts):
     link = {"rate": "100Gbps", "latency": "1us"}
     network = built(topology, link=link)
     table = scenario(topology, link=link).topology
@@ -77,13 +77,13 @@ def test_the_table_knows_its_hosts_and_cables_without_building_anything(topology
 
 
 @pytest.mark.parametrize(("topology", "hosts"), KINDS)
-def test_a_scenario_is_written_as_it_was_read(topology, hosts):
+def test_written_topology_table_has_the_original_keys_and_hosts(topology, hosts):
     written = scenario(topology).as_written()["topology"]
     assert len(built(written).cards.hosts) == hosts
     assert set(written) == set(topology)
 
 
-def test_the_documentation_names_every_kind_and_its_examples_load():
+def test_topology_page_lists_every_kind_and_its_examples_load():
     text = (Path(__file__).parents[3] / "docs" / "topologies.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) >= set(components("topology"))
     examples = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
@@ -104,13 +104,13 @@ def test_the_documentation_names_every_kind_and_its_examples_load():
         assert table.shape == (a, h, groups) and table.host_count == hosts == p * switches
 
 
-def test_every_kind_is_tried_here():
+def test_cases_cover_every_topology_kind():
     assert {topology["kind"] for topology, _ in KINDS} | {"graph", "hpcc"} == set(components("topology"))
 
 
 @pytest.mark.parametrize(("topology", "hosts"), KINDS)
-def test_one_packet_takes_the_time_of_every_cable_on_its_way(topology, hosts):
-    """From the first host to the last: latency plus transmission, cable after cable."""
+def test_packet_time_is_the_sum_of_latency_and_transmission_per_cable(topology, hosts):
+    """The packet travels from the first host to the last."""
     network = built(topology)
     last = network.cards.node(hosts - 1, 0)
     path = next(build_routing(network).paths(0, last))
@@ -123,8 +123,8 @@ def test_one_packet_takes_the_time_of_every_cable_on_its_way(topology, hosts):
 
 @pytest.mark.parametrize("topology", [topology for topology, hosts in KINDS if hosts > 5])
 @pytest.mark.parametrize("balancing", ["ecmp", "spray_random"])
-def test_everybody_reaches_everybody(topology, balancing):
-    """Host i sends to host i + n, for two different n at once; by all cards, and from card to card across rails too."""
+def test_hosts_exchange_messages_without_loss_on_every_topology(topology, balancing):
+    """Each card i sends to card i + n for two n at once, also across rails."""
     network = built(topology)
     cards = network.host_count
     flows = [Flow(h, (h + n) % cards, 20_000, at=n) for n in (1, cards // 2) for h in range(cards)]
@@ -132,7 +132,7 @@ def test_everybody_reaches_everybody(topology, balancing):
     assert outcome.lost == [0] * len(flows)
 
 
-def test_the_schema_and_the_engine_agree_on_the_most_hosts():
+def test_schema_and_engine_have_the_same_maximum_host_count():
     assert MAX_HOSTS == ENGINE_HOSTS
 
 
@@ -175,15 +175,15 @@ def test_the_schema_and_the_engine_agree_on_the_most_hosts():
         ),
     ],
 )
-def test_mistakes_are_found_without_building_anything(topology, fields, says):
+def test_invalid_topology_table_gives_one_mistake_at_load(topology, fields, says):
     with pytest.raises(ScenarioError) as error:
         scenario(topology, **fields)
     assert says in str(error.value)
     assert len(error.value.mistakes) == 1
 
 
-def test_the_fastest_tier_sets_the_smallest_software_latency():
-    """100 ns in the group leave room for 200 ns at the host; 1 us everywhere else would not."""
+def test_fastest_tier_sets_the_minimum_software_latency():
+    """A local latency of 100 ns permits a software latency of 200 ns; 1 us on all cables does not."""
     fast = {"kind": "dragonfly", "p": 1, "local_latency": "100ns"}
     scenario(fast, host={"software_latency": "200ns"})
     with pytest.raises(ScenarioError, match="software_latency"):
@@ -205,7 +205,7 @@ def file_scenario(tmp_path: Path, lines: str, **files: str) -> Scenario:
 TOPOLOGY_TXT = "3 1 2\n2\n0 2 100Gbps 0.001ms 0.0\n1 2 100Gbps 0.001ms 0.0\n"
 
 
-def test_files_are_found_beside_the_scenario_and_enter_its_digest(tmp_path):
+def test_topology_file_path_is_relative_and_content_enters_the_digest(tmp_path):
     table = '[topology]\nkind = "hpcc"\nfile = "t.txt"'
     made = file_scenario(tmp_path, table, t_txt=TOPOLOGY_TXT)
     check_variants([made])
@@ -218,7 +218,7 @@ def test_files_are_found_beside_the_scenario_and_enter_its_digest(tmp_path):
     assert other.digest() != digest
 
 
-def test_hosts_of_a_graph_of_switches(tmp_path):
+def test_scenario_adds_hosts_per_switch_to_a_graph_file(tmp_path):
     networkx.write_graphml(networkx.petersen_graph(), tmp_path / "g.graphml")
     made = file_scenario(tmp_path, '[topology]\nkind = "graph"\nfile = "g.graphml"\nhosts_per_switch = 4')
     check_variants([made])
@@ -249,13 +249,13 @@ def test_hosts_of_a_graph_of_switches(tmp_path):
         ('[topology]\nkind = "graph"\nfile = "t.txt"', "a s\ns t\n t u\nu s\n", "2 workers need 2 hosts.*at most 1"),
     ],
 )
-def test_check_reads_the_file(tmp_path, lines, text, says):
+def test_check_reports_errors_in_the_topology_file(tmp_path, lines, text, says):
     made = file_scenario(tmp_path, lines, t_txt=text)
     with pytest.raises(ScenarioError) as error:
         check_variants([made])
     assert re.search(says, str(error.value), re.DOTALL)
 
 
-def test_a_missing_file_is_a_mistake_of_the_scenario(tmp_path):
+def test_missing_topology_file_is_a_scenario_error(tmp_path):
     with pytest.raises(ScenarioError, match="no such file"):
         file_scenario(tmp_path, '[topology]\nkind = "hpcc"\nfile = "none.txt"')

@@ -57,7 +57,7 @@ def count_paths(network: Network, src: int, dst: int) -> int:
 # --- dumbbell ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_dumbbell_has_one_way_across():
+def test_dumbbell_has_one_path_across_the_bottleneck():
     network = dumbbell(3, 2, LINK, bottleneck_rate=10 * GBPS, bottleneck_latency=5 * US)
     assert network.names == ("h0", "h1", "h2", "h3", "h4", "left", "right")
     assert [network.names[node] for node in network.edge_of] == ["left"] * 3 + ["right"] * 2
@@ -71,7 +71,7 @@ def test_a_dumbbell_has_one_way_across():
 
 
 @pytest.mark.parametrize(("k", "ratio", "up"), [(4, 1, 2), (4, 3, 1), (8, 1, 4), (8, 3, 2), (8, 1.667, 3), (8, 7, 1)])
-def test_three_tiers_use_every_port_and_divide_those_of_the_edge(k, ratio, up):
+def test_three_tier_fat_tree_counts_match_the_oversubscription(k, ratio, up):
     network = fat_tree(k, LINK, oversubscription=ratio)
     assert network.host_count == k * (k // 2) * (k - up)
     assert (degrees(network) == k).all()
@@ -90,7 +90,7 @@ def test_three_tiers_use_every_port_and_divide_those_of_the_edge(k, ratio, up):
 
 
 @pytest.mark.parametrize(("k", "ratio", "up"), [(4, 1, 2), (8, 1, 4), (8, 3, 2), (6, 5, 1)])
-def test_two_tiers(k, ratio, up):
+def test_two_tier_fat_tree_counts_match_the_oversubscription(k, ratio, up):
     network = fat_tree(k, LINK, tiers=2, oversubscription=ratio)
     assert network.host_count == k * (k - up) and network.switch_count == k + up
     assert (degrees(network) == k).all()
@@ -100,12 +100,12 @@ def test_two_tiers(k, ratio, up):
 
 @pytest.mark.parametrize("tiers", [2, 3])
 @pytest.mark.parametrize(("k", "ratio"), [(4, 1), (4, 3), (8, 1), (8, 3)])
-def test_bisection_of_a_fat_tree_is_that_of_its_hosts_over_the_oversubscription(k, ratio, tiers):
+def test_fat_tree_bisection_is_host_bandwidth_over_oversubscription(k, ratio, tiers):
     network = fat_tree(k, LINK, tiers=tiers, oversubscription=ratio)
     assert bisection(network) * 2 * ratio == network.host_count * LINK.rate
 
 
-def test_tiers_have_rates_and_latencies_of_their_own():
+def test_each_tier_has_its_own_rate_and_latency():
     tree = fat_tree(4, LINK, uplink_rate=2 * FAST, uplink_latency=7, core_rate=FAST, core_latency=9)
     assert rates(tree, "h", "edge") == {(LINK.rate, US)}
     assert rates(tree, "edge", "agg") == rates(tree, "agg", "edge") == {(2 * FAST, 7)}
@@ -122,8 +122,8 @@ def test_tiers_have_rates_and_latencies_of_their_own():
 
 
 @pytest.mark.parametrize(("p", "a", "h"), [(1, None, None), (2, None, None), (1, 3, 2), (2, 4, 1), (3, 1, 4)])
-def test_a_largest_dragonfly_joins_every_two_groups_once(p, a, h):
-    """p, a and h without defaults: the paper's counts - a h + 1 groups, a (a h + 1) switches of p + a - 1 + h ports."""
+def test_full_size_dragonfly_joins_each_pair_of_groups_by_one_cable(p, a, h):
+    """The paper's counts hold: a h + 1 groups, and a (a h + 1) switches of p + a - 1 + h ports."""
     network = dragonfly(p, LINK, a=a, h=h)
     a, h = a or 2 * p, h or p
     groups = a * h + 1
@@ -136,7 +136,7 @@ def test_a_largest_dragonfly_joins_every_two_groups_once(p, a, h):
     assert pairs == inside | {frozenset((x, y)): 1 for x in range(groups) for y in range(x)}
 
 
-def test_the_balanced_dragonfly_of_the_paper():
+def test_balanced_dragonfly_matches_figure_5_of_the_paper():
     """Figure 5 of the paper [recalled]: p = h = 2, a = 4 makes 9 groups, 36 switches, 72 hosts, and any two hosts are
     at most local - global - local apart."""
     network = dragonfly(2, LINK)
@@ -147,7 +147,7 @@ def test_the_balanced_dragonfly_of_the_paper():
 
 
 @pytest.mark.parametrize("groups", [2, 3, 5, 9])
-def test_routes_of_a_dragonfly_cross_one_global_cable(groups):
+def test_dragonfly_routes_cross_at_most_one_global_cable(groups):
     network = dragonfly(2, LINK, groups=groups)
     routing = build_routing(network)
     group = np.arange(network.switch_count) // 4
@@ -163,7 +163,7 @@ def test_routes_of_a_dragonfly_cross_one_global_cable(groups):
 
 
 @pytest.mark.parametrize(("groups", "each"), [(2, 8), (3, 4), (5, 2), (6, 1), (9, 1)])
-def test_fewer_groups_are_joined_by_several_cables_each(groups, each):
+def test_dragonfly_spreads_global_cables_evenly_over_group_pairs(groups, each):
     graph = between_switches(dragonfly(2, LINK, groups=groups))
     pairs = Counter(frozenset((int(x[1:]) // 4, int(y[1:]) // 4)) for x, y in graph.edges())
     assert {count for pair, count in pairs.items() if len(pair) == 2} == {each}
@@ -171,7 +171,7 @@ def test_fewer_groups_are_joined_by_several_cables_each(groups, each):
     assert max(dict(graph.degree()).values()) <= 3 + 2
 
 
-def test_cables_of_a_dragonfly_have_rates_of_their_own():
+def test_dragonfly_local_and_global_cables_have_separate_rates():
     network = dragonfly(1, LINK, local_rate=FAST, local_latency=3, global_rate=GBPS, global_latency=4)
     local = np.abs(network.link_src - network.link_dst) == 1
     switches = (network.link_src >= network.host_count) & (network.link_dst >= network.host_count)
@@ -187,7 +187,7 @@ def test_cables_of_a_dragonfly_have_rates_of_their_own():
 
 
 @pytest.mark.parametrize("dims", [(2, 2), (3, 5), (4, 4), (2, 7), (3, 3, 3), (2, 3, 4), (4, 4, 4), (5,), (2, 2, 2, 2)])
-def test_a_torus_is_the_product_of_rings(dims):
+def test_torus_is_the_cartesian_product_of_rings(dims):
     network = torus(dims, LINK)
     rings = [networkx.cycle_graph(size) if size > 2 else networkx.path_graph(2) for size in dims]
     wanted = networkx.Graph(rings[0])
@@ -201,7 +201,7 @@ def test_a_torus_is_the_product_of_rings(dims):
 
 
 @pytest.mark.parametrize("dims", [(4, 4), (5, 3), (2, 6), (3, 3, 4), (4, 4, 4)])
-def test_paths_of_a_torus_are_multinomial(dims):
+def test_torus_shortest_path_counts_are_multinomial(dims):
     """(d1 + d2 + ...)! / (d1! d2! ...), doubled for every dimension in which both directions are as short."""
     network = torus(dims, LINK)
     routing = build_routing(network)
@@ -217,13 +217,13 @@ def test_paths_of_a_torus_are_multinomial(dims):
 
 
 @pytest.mark.parametrize(("dims", "cut"), [((4, 4), 8), ((6, 3), 6), ((4, 4, 4), 32)])
-def test_bisection_of_a_torus_is_two_cables_per_line(dims, cut):
-    """Between two halves of the first dimension, when the hosts' own cables are no limit."""
+def test_torus_bisection_is_two_cables_per_line(dims, cut):
+    """The cut halves the first dimension, and the hosts' own cables impose no limit."""
     network = torus(dims, LINK._replace(rate=100 * FAST), switch_rate=GBPS)
     assert bisection(network) == cut * GBPS
 
 
-def test_hosts_of_a_torus_are_numbered_switch_by_switch():
+def test_torus_hosts_are_numbered_switch_by_switch():
     network = torus((2, 3), LINK, hosts_per_switch=4, switch_rate=FAST, switch_latency=8)
     assert [network.names[n] for n in network.edge_of[[0, 3, 4, 23]]] == ["s0_0", "s0_0", "s0_1", "s1_2"]
     assert rates(network, "s", "s") == {(FAST, 8)}
@@ -251,7 +251,7 @@ def test_hosts_of_a_torus_are_numbered_switch_by_switch():
         (lambda: torus((4, 4), LINK, hosts_per_switch=0), "topology.hosts_per_switch: is too small"),
     ],
 )
-def test_bad_parameters_are_refused(build, says):
+def test_invalid_shape_parameters_are_rejected(build, says):
     with pytest.raises(ScenarioError) as error:
         build()
     assert says in str(error.value)

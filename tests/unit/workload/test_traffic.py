@@ -60,7 +60,7 @@ def distance(values: np.ndarray, below: np.ndarray, upto: np.ndarray) -> float:
         ("facebook", 342.2351, 1_000_000),
     ],
 )
-def test_bundled_distributions(name, mean, largest):
+def test_bundled_size_distributions_have_hand_computed_means(name, mean, largest):
     sizes = distribution(name)
     assert sizes.mean == pytest.approx(mean, rel=1e-9)
     assert sizes.at(np.array([0.0]))[0] == 1 and sizes.at(np.array([1 - 1e-12]))[0] == largest
@@ -77,7 +77,7 @@ def test_drawn_sizes_follow_the_distribution(name):
     assert values.mean() == pytest.approx(sizes.mean, rel=0.25)
 
 
-def test_a_file_of_sizes(tmp_path):
+def test_size_distribution_file_sets_mean_and_quantiles(tmp_path):
     path = tmp_path / "sizes.txt"
     path.write_text("# percentages, and one size in ten exactly 100\n100 10\n200 60\n\n1000 100\n")
     sizes = distribution(str(path))
@@ -88,15 +88,15 @@ def test_a_file_of_sizes(tmp_path):
     assert abs((values == 100).mean() - 0.1) < 5 * np.sqrt(0.1 * 0.9 / 20_000)
 
 
-def test_one_size():
+def test_fixed_size_applies_to_every_poisson_flow():
     assert set(drawn({"kind": "poisson", "load": 0.1, "sizes": "3kB", "flows": 99}).nbytes.tolist()) == {3000}
 
 
 # --- arrivals -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_load_is_the_load():
-    """8 hosts of 100 Gbps at 40 %, flows of 10 kB: 50,000 of each in 100 ms. Their number is Poisson."""
+def test_poisson_traffic_has_the_configured_load():
+    """Each of 8 hosts of 100 Gbps at 40 % load sends 50,000 flows of 10 kB in 100 ms. Their number is Poisson."""
     flows = drawn({"kind": "poisson", "load": 0.4, "sizes": "10kB"}, duration="100ms")
     per_host = 0.4 * 100e9 / 8 / 10e3 * 100e-3
     assert abs(len(flows) - 8 * per_host) < 5 * np.sqrt(8 * per_host)
@@ -107,7 +107,7 @@ def test_the_load_is_the_load():
     assert distance(gaps, share, share) < KS
 
 
-def test_every_host_has_its_own_rate():
+def test_poisson_flow_rate_is_proportional_to_the_host_link_rate():
     """A host at a quarter of the rate sends a quarter of the flows."""
     override = [{"between": ["h2", "s0"], "rate": "25Gbps"}]
     flows = drawn({"kind": "poisson", "load": 0.4, "sizes": "100kB", "flows": 40_000}, hosts=4, link_override=override)
@@ -116,7 +116,7 @@ def test_every_host_has_its_own_rate():
     assert (np.abs(counts - wanted) < 5 * np.sqrt(wanted)).all()
 
 
-def test_partners_are_drawn_alike():
+def test_poisson_source_and_destination_pairs_are_uniform():
     flows = drawn({"kind": "poisson", "load": 0.4, "sizes": "1kB", "flows": 56_000, "hosts": ["h1", "h3..h5"]})
     pairs = np.zeros((8, 8), dtype=np.int64)
     np.add.at(pairs, (flows.src, flows.dst), 1)
@@ -127,8 +127,8 @@ def test_partners_are_drawn_alike():
     assert (np.abs(off[~np.eye(4, dtype=bool)] - wanted) < 5 * np.sqrt(wanted)).all()
 
 
-def test_starts_rise_and_stop_only_cuts():
-    """A stop leaves the flows before it as they are, however they were batched."""
+def test_poisson_starts_are_sorted_and_stop_only_truncates():
+    """A stop time leaves earlier flows unchanged for any batching."""
     table = {"kind": "poisson", "load": 0.5, "sizes": "10kB", "start": "7us"}
     parts = batches({**table, "flows": 100_000})
     assert len(parts) > 3 and max(map(len, parts)) <= base.BATCH_FLOWS
@@ -143,7 +143,7 @@ def test_starts_rise_and_stop_only_cuts():
             assert (getattr(cut, name) == getattr(whole, name)[:count]).all()
 
 
-def test_draws_depend_on_seed_and_name():
+def test_traffic_draws_depend_on_seed_and_table_name():
     table = {"kind": "poisson", "load": 0.5, "sizes": "web_search", "flows": 100}
     one = drawn(table)
     assert (drawn(table).start_ps == one.start_ps).all()
@@ -155,7 +155,7 @@ def test_draws_depend_on_seed_and_name():
 # --- patterns -----------------------------------------------------------------------------------------------------------
 
 
-def test_permutations():
+def test_permutation_rounds_are_periodic_derangements():
     flows = drawn({"kind": "permutation", "size": "1MB", "rounds": 40, "period": "3us", "start": "5us"})
     assert len(flows) == 320 and set(flows.nbytes.tolist()) == {10**6}
     rounds = flows.dst.reshape(40, 8)
@@ -165,19 +165,19 @@ def test_permutations():
     assert flows.round.reshape(40, 8)[:, 7].tolist() == list(range(40))
 
 
-def test_every_derangement_is_as_likely():
-    """Of four things there are nine."""
+def test_permutation_draws_every_derangement_equally_often():
+    """Four hosts have nine derangements."""
     flows = drawn({"kind": "permutation", "size": "1kB", "rounds": 9000, "period": "1us"}, hosts=4)
     counts = np.unique(flows.dst.reshape(-1, 4), axis=0, return_counts=True)[1]
     assert len(counts) == 9 and (np.abs(counts - 1000) < 5 * np.sqrt(1000)).all()
 
 
-def test_a_permutation_by_shift():
+def test_permutation_by_shift_sends_to_the_shifted_host():
     flows = drawn({"kind": "permutation", "size": "1kB", "shift": 3, "hosts": ["h2..h5"]})
     assert flows.src.tolist() == [2, 3, 4, 5] and flows.dst.tolist() == [5, 2, 3, 4]
 
 
-def test_incast_bursts():
+def test_incast_draws_receivers_and_distinct_senders_uniformly():
     flows = drawn({"kind": "incast", "size": "1kB", "fan_in": 5, "period": "1us", "rounds": 800})
     src, dst = flows.src.reshape(-1, 5), flows.dst.reshape(-1, 5)
     assert (dst == dst[:, :1]).all() and (src != dst).all()
@@ -186,19 +186,19 @@ def test_incast_bursts():
     assert (np.abs(np.bincount(flows.src) - 500) < 110).all()
 
 
-def test_incast_to_one_host():
+def test_incast_with_a_fixed_receiver_uses_all_listed_senders():
     flows = drawn({"kind": "incast", "size": "1kB", "fan_in": 3, "receiver": "h7", "hosts": ["h0..h2"]})
     assert flows.src.tolist() == [0, 1, 2] and flows.dst.tolist() == [7, 7, 7]
 
 
 @pytest.mark.parametrize("stop", ["10us", "10.000001us"])
-def test_rounds_until_stop(stop):
-    """A round that would start at `stop` does not."""
+def test_traffic_rounds_end_before_the_stop_time(stop):
+    """A round whose start equals `stop` is left out."""
     flows = drawn({"kind": "incast", "size": "1kB", "fan_in": 1, "period": "2us", "stop": stop})
     assert flows.start_ps.tolist() == [2 * US * number for number in range(5 if stop == "10us" else 6)]
 
 
-def test_all_to_all_at_once(monkeypatch):
+def test_all_to_all_sends_every_pair_once_per_round(monkeypatch):
     monkeypatch.setattr("gradwire.workload.traffic.all_to_all.BATCH_FLOWS", 20)
     monkeypatch.setattr("gradwire.workload.traffic.base.BATCH_FLOWS", 20)
     parts = batches({"kind": "all_to_all", "size": "1kB", "rounds": 2, "period": "9us"})
@@ -210,7 +210,7 @@ def test_all_to_all_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 8])
-def test_all_to_all_in_shifts(hosts):
+def test_all_to_all_shift_waits_for_the_previous_shift_to_arrive(hosts):
     (flows,) = batches({"kind": "all_to_all", "size": "1kB", "order": "shifts"}, hosts=hosts)
     assert len(flows) == hosts * (hosts - 1) and len(set(zip(flows.src, flows.dst, strict=True))) == len(flows)
     assert len(flows.edges) == hosts * (hosts - 2)

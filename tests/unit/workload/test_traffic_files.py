@@ -38,7 +38,7 @@ def flows(tmp_path, kind, text, **fields):
     return list(flows_of(scenario, 0, network))
 
 
-def test_a_flow_list(tmp_path):
+def test_flow_list_is_sorted_and_mapped_to_hosts(tmp_path):
     (one,) = flows(tmp_path, "flows", LIST, start="1us", hosts=["h5", "h6", "h7"])
     assert one.src.tolist() == [7, 5, 6] and one.dst.tolist() == [5, 6, 7]
     assert one.nbytes.tolist() == [1, 20000, 70000]
@@ -46,28 +46,28 @@ def test_a_flow_list(tmp_path):
     assert one.flow.tolist() == [1, 0, 2]
 
 
-def test_a_flow_list_without_ports(tmp_path):
+def test_flow_list_without_ports_is_accepted(tmp_path):
     text = "".join(line.replace(" 3 100 ", " 3 ") + "\n" for line in LIST.splitlines())
     (one,) = flows(tmp_path, "flows", text)
     assert one.nbytes.tolist() == [1, 20000, 70000]
 
 
-def test_a_mark_of_the_encoding_before_a_flow_list_counts_as_none(tmp_path):
+def test_flow_list_ignores_a_byte_order_mark(tmp_path):
     text = "1\n0 1 3 100 20000 0.000001\n"
     (one,) = flows(tmp_path, "flows", "\ufeff" + text)
     (other,) = flows(tmp_path, "flows", text)
     assert (one.nbytes.tolist(), one.start_ps.tolist()) == (other.nbytes.tolist(), other.start_ps.tolist())
 
 
-def test_text_behind_the_last_flow_is_an_explanation(tmp_path):
-    """As in the default list of HPCC's simulator, which reads as many lines as the first one says."""
+def test_flow_list_ignores_text_after_the_last_flow(tmp_path):
+    """HPCC's simulator also reads only the announced lines; its default flow list ends with such text."""
     text = LIST + "\nFirst line: flow #\nsrc dst pg dport packet# start_time\n"
     (one,) = flows(tmp_path, "flows", text, start="1us")
     assert one.nbytes.tolist() == [1, 20000, 70000]
 
 
-def test_the_first_line_says_how_many_flows_are_read(tmp_path):
-    """The list of HPCC's own simulator, simulation/mix/flow.txt, says 2 and has 256 rows."""
+def test_flow_list_reads_the_number_of_flows_in_its_first_line(tmp_path):
+    """HPCC's simulation/mix/flow.txt announces 2 flows and has 256 rows."""
     path = tmp_path / "flow.txt"
     rows = "".join(f"{source} 1 3 100 5000000 2\n" for source in range(2, 8))
     path.write_text(f"2\n{rows}\nFirst line: # of flows\nsrc0 dst0 3 dst_port0 size0 start_time0\n...\n")
@@ -92,7 +92,7 @@ def flows_between_nodes(tmp_path, text, **fields):
 
 
 @pytest.mark.parametrize("hosts", ["all", ["h3", "h1", "h2"]])
-def test_a_flow_list_means_the_node_ids_of_the_topology_file(tmp_path, hosts):
+def test_flow_list_uses_node_ids_of_the_topology_file(tmp_path, hosts):
     text = "3\n2 1 3 100 5000 2\n3 1 3 100 5000 2\n1 3 3 100 5000 2\n"
     assert flows_between_nodes(tmp_path, text, hosts=hosts) == [("h2", "h1"), ("h3", "h1"), ("h1", "h3")]
 
@@ -106,13 +106,13 @@ def test_a_flow_list_means_the_node_ids_of_the_topology_file(tmp_path, hosts):
         ("3 1", ["h1", "h2"], "names a host that does not take part", 3),
     ],
 )
-def test_an_id_that_is_no_host_of_the_topology_file(tmp_path, ends, hosts, what, value):
+def test_flow_list_rejects_ids_that_are_not_participating_hosts(tmp_path, ends, hosts, what, value):
     with pytest.raises(ScenarioError, match=what) as caught:
         flows_between_nodes(tmp_path, f"2\n2 1 3 100 5000 2\n{ends} 3 100 5000 2\n", hosts=hosts)
     assert "flow.txt, line 3" in str(caught.value) and f"got {value}" in str(caught.value)
 
 
-def test_check_refuses_a_switch_in_a_flow_list(tmp_path):
+def test_check_rejects_a_switch_in_a_flow_list(tmp_path):
     (tmp_path / "topology.txt").write_text(SWITCH_FIRST)
     (tmp_path / "flow.txt").write_text("1\n2 0 3 100 5000 2\n")
     scenario = (
@@ -123,19 +123,19 @@ def test_check_refuses_a_switch_in_a_flow_list(tmp_path):
     assert result.exit_code == 2 and "names a switch of the topology" in result.output
 
 
-def test_a_host_number_beyond_all_measure(tmp_path):
+def test_flow_list_rejects_an_oversized_host_number(tmp_path):
     path = tmp_path / "list.txt"
     path.write_text("1\n0 99999999999999999 3 100 5 0\n")
     with pytest.raises(ScenarioError, match="names a host that does not take part"):
         flow_list.read_flow_list(path, "traffic[0].file", None)
 
 
-def test_a_flow_list_that_is_moved_and_cut(tmp_path):
+def test_flow_list_align_and_stop_shift_and_truncate_flows(tmp_path):
     (one,) = flows(tmp_path, "flows", LIST, start="1us", align=True, stop="400ms")
     assert one.start_ps.tolist() == [1_000_000, 1_001_000]
 
 
-def test_a_long_flow_list_is_batched(tmp_path, monkeypatch):
+def test_long_flow_list_is_batched(tmp_path, monkeypatch):
     monkeypatch.setattr(flow_list, "BATCH_FLOWS", 7)
     lines = [f"{n % 3} 3 3 1 {n + 1} {n * 1e-6:.9f}" for n in range(50)]
     parts = flows(tmp_path, "flows", "50\n" + "\n".join(reversed(lines)))
@@ -143,7 +143,7 @@ def test_a_long_flow_list_is_batched(tmp_path, monkeypatch):
     assert np.concatenate([part.nbytes for part in parts]).tolist() == list(range(1, 51))
 
 
-def test_a_matrix(tmp_path):
+def test_traffic_matrix_sets_flows_and_trigger_edges(tmp_path):
     (one,) = flows(tmp_path, "matrix", MATRIX, start="2ns", hosts=["h4..h7"], start_unit="ps")
     assert one.flow.tolist() == [11, 12, 13, 14]
     assert one.src.tolist() == [4, 6, 5, 7] and one.dst.tolist() == [5, 5, 7, 4]
@@ -151,8 +151,8 @@ def test_a_matrix(tmp_path):
     assert sorted(one.edges.tolist()) == [[0, 2], [1, 2], [2, 3]]
 
 
-def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
-    """Flows come after those they wait for; what starts too late takes with it what waits for it."""
+def test_traffic_matrix_in_any_order_is_sorted_and_truncated(tmp_path):
+    """Flows follow the flows they wait for; a stop time removes late flows and their dependents."""
     head, body = MATRIX.split("\n")[:3], MATRIX.split("\n")[3:-1]
     (one,) = flows(tmp_path, "matrix", "\n".join([*head, *reversed(body)]) + "\n", start_unit="ps")
     assert one.flow.tolist()[-2:] == [13, 14] and sorted(one.flow.tolist()[:2]) == [11, 12]
@@ -189,7 +189,7 @@ def test_a_matrix_in_any_order_is_sorted_and_cut(tmp_path):
         ("1\n0 1 3 100 5 1_0\n", 2, "has no start"),
     ],
 )
-def test_damaged_flow_lists(tmp_path, text, line, what):
+def test_invalid_flow_list_is_rejected_with_its_line(tmp_path, text, line, what):
     path = tmp_path / "list.txt"
     path.write_text(text)
     with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
@@ -230,7 +230,7 @@ def test_damaged_flow_lists(tmp_path, text, line, what):
         (("3->0 id", "2->0 id"), 7, "fires at another host than 2"),
     ],
 )
-def test_damaged_matrices(tmp_path, change, line, what):
+def test_invalid_traffic_matrix_is_rejected_with_its_line(tmp_path, change, line, what):
     assert change[0] in MATRIX
     path = tmp_path / "bad.cm"
     path.write_text(MATRIX.replace(*change, 1))
@@ -244,7 +244,7 @@ def test_damaged_matrices(tmp_path, change, line, what):
     [("us", "3", 3_000_000), ("ps", "3", 3), ("us", "0.5", 500_000), ("us", "1e3", 10**9), ("ps", "2.5e6", 2_500_000),
      (None, "0", 0), (None, "0.0", 0), ("us", "0", 0)],
 )  # fmt: skip
-def test_starts_are_in_the_unit_that_the_scenario_says(tmp_path, unit, text, ps):
+def test_traffic_matrix_starts_use_the_start_unit(tmp_path, unit, text, ps):
     """Worked out by hand. A start of 0 is the same in any unit."""
     fields = {} if unit is None else {"start_unit": unit}
     (one,) = flows(tmp_path, "matrix", f"Nodes 2\nConnections 1\n0->1 start {text} size 5\n", start="7ps", **fields)
@@ -252,7 +252,7 @@ def test_starts_are_in_the_unit_that_the_scenario_says(tmp_path, unit, text, ps)
 
 
 @pytest.mark.parametrize("start", ["1000", "0.5"])
-def test_a_start_without_a_unit_is_refused(tmp_path, start):
+def test_traffic_matrix_start_without_a_unit_is_rejected(tmp_path, start):
     with pytest.raises(
         ScenarioError, match=r'line 3: has a start without a unit.*expected start_unit = "us" .* or "ps"'
     ):
@@ -260,7 +260,7 @@ def test_a_start_without_a_unit_is_refused(tmp_path, start):
 
 
 @pytest.mark.parametrize("start", ["-1", "soon", "nan", "inf", "1e999999999", "1e30"])
-def test_a_start_that_is_no_time_is_refused(tmp_path, start):
+def test_traffic_matrix_rejects_an_invalid_start_time(tmp_path, start):
     with pytest.raises(ScenarioError, match=r"line 3: (has no number for start|has a start out of range)"):
         flows(tmp_path, "matrix", f"Nodes 2\nConnections 1\n0->1 start {start} size 5\n", start_unit="us")
 
@@ -276,16 +276,16 @@ trigger id 1 oneshot
 """
 
 
-def test_messages_of_a_connection(tmp_path):
-    """`msg` with and without a number, as uet-htsim has it."""
+def test_traffic_matrix_reads_messages_of_a_connection(tmp_path):
+    """uet-htsim writes `msg` with and without a number."""
     (one,) = flows(tmp_path, "matrix", MESSAGES, start_unit="us")
     rows = sorted(zip(one.flow.tolist(), one.nbytes.tolist(), one.start_ps.tolist(), strict=True))
     assert rows == [(5, 1000, 0), (5, 2000, 2_000_000), (6, 3000, 0), (7, 10, 0)]
     assert [(int(one.nbytes[a]), int(one.nbytes[b])) for a, b in one.edges] == [(2000, 3000)]
 
 
-def test_messages_without_numbers_of_one_connection(tmp_path):
-    """As in test_cr_1f10m1p.cm of uet-htsim, which numbers such messages by their order."""
+def test_unnumbered_messages_of_a_connection_follow_file_order(tmp_path):
+    """uet-htsim numbers such messages by their order, as in test_cr_1f10m1p.cm."""
     rows = "".join(f"0->1 id 1 msg start 0 size {size}\n" for size in (4086, 4087, 4088))
     (one,) = flows(tmp_path, "matrix", f"Nodes 2\nConnections 3\nTriggers 0\n{rows}")
     assert (one.flow.tolist(), one.nbytes.tolist()) == ([1, 1, 1], [4086, 4087, 4088])
@@ -302,12 +302,12 @@ def test_messages_without_numbers_of_one_connection(tmp_path):
         (("id 7 ", "id 7 addon "), 7, "addon adds to a flow"),
     ],
 )
-def test_damaged_messages(tmp_path, change, line, what):
+def test_invalid_messages_of_a_connection_are_rejected(tmp_path, change, line, what):
     with pytest.raises(ScenarioError, match=f"line {line}: {what}"):
         flows(tmp_path, "matrix", MESSAGES.replace(*change, 1), start_unit="us")
 
 
-def test_a_circle_of_triggers(tmp_path):
+def test_cyclic_triggers_are_rejected(tmp_path):
     path = tmp_path / "circle.cm"
     path.write_text(
         "Nodes 2\nConnections 2\nTriggers 2\n0->1 id 1 trigger 1 size 9 recv_done_trigger 2\n"
@@ -333,7 +333,7 @@ def test_a_circle_of_triggers(tmp_path):
         ("0 1\n", None, "has no flow of a byte"),
     ],
 )
-def test_damaged_distributions(tmp_path, text, line, what):
+def test_invalid_size_distribution_is_rejected_with_its_line(tmp_path, text, line, what):
     path = tmp_path / "sizes.txt"
     path.write_text(text)
     with pytest.raises(ScenarioError, match=re.escape(what)) as caught:
@@ -341,7 +341,7 @@ def test_damaged_distributions(tmp_path, text, line, what):
     assert (f"line {line}:" in str(caught.value)) == (line is not None)
 
 
-def test_many_mistakes_are_counted(tmp_path):
+def test_long_flow_list_error_list_is_truncated(tmp_path):
     path = tmp_path / "list.txt"
     path.write_text("30\n" + "0 0 3 1 1 0\n" * 30)
     with pytest.raises(ScenarioError) as caught:
@@ -349,8 +349,8 @@ def test_many_mistakes_are_counted(tmp_path):
     assert len(caught.value.mistakes) == 9 and "22 more mistakes" in str(caught.value)
 
 
-def test_check_reads_the_files(tmp_path):
-    """Paths are relative to the scenario; `gradwire check` names every damaged file, once it has found it."""
+def test_check_reports_every_damaged_traffic_file(tmp_path):
+    """Paths are relative to the scenario; `gradwire check` names every damaged file."""
     scenario = tmp_path / "case.toml"
     scenario.write_text(
         'name = "case"\ntopology = { kind = "star", hosts = 4 }\n'
@@ -370,8 +370,7 @@ def test_check_reads_the_files(tmp_path):
     check_files(load_scenario(scenario))
 
 
-def test_files_count_by_their_content(tmp_path):
-    """The digest of a scenario changes with the file, not with its place."""
+def test_scenario_digest_depends_on_file_content_not_on_its_path(tmp_path):
     digests = []
     for folder, size in (("a", 8), ("b", 8), ("c", 9)):
         (tmp_path / folder).mkdir()

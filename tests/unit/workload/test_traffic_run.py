@@ -47,8 +47,8 @@ def flow_file(tmp_path: Path, *flows: tuple[int, int, int, int]) -> dict[str, An
     return {"kind": "flows", "file": str(path)}
 
 
-def test_flows_alone_take_their_ideal_time(tmp_path):
-    """Over links of all rates, up to the initial window of 10 packets: exactly, to the picosecond."""
+def test_isolated_flows_take_their_ideal_time(tmp_path):
+    """Times are exact to the picosecond over all link rates, up to the initial window of 10 packets."""
     sizes = [1, 4096, 4097, 3 * 4096, 40_000, 10 * 4096, 9 * 4096 + 1]
     pairs = [(0, 1), (0, 2), (3, 0), (2, 3), (1, 2)]
     flows = [(a, b, n, 500 * i) for i, (n, (a, b)) in enumerate((n, p) for n in sizes for p in pairs)]
@@ -69,8 +69,8 @@ def test_flows_alone_take_their_ideal_time(tmp_path):
 
 
 @pytest.mark.parametrize("beside", ["a job", "a program"])
-def test_flows_that_start_at_once_are_on_time(beside):
-    """Within the first software latency, whatever else begins at time 0: jobs, and other tables of traffic."""
+def test_flows_within_the_first_software_latency_start_on_time(beside):
+    """Jobs and other traffic tables that begin at time 0 do not delay the flows."""
     one = {"kind": "incast", "fan_in": 1, "size": "5kB", "rounds": 1}
     tables = [one | {"hosts": ["h4", "h5"], "start": "100ns"}, one | {"hosts": ["h6", "h7"], "start": "500ns"}]
     if beside == "a job":
@@ -85,7 +85,7 @@ def test_flows_that_start_at_once_are_on_time(beside):
     assert [row["end_ps"] - row["start_ps"] for row in flows] == result.flows["ideal_ps"].to_pylist()
 
 
-def test_rows_of_the_tables(tmp_path):
+def test_message_and_flow_tables_describe_each_flow(tmp_path):
     scenario = case(
         flow_file(tmp_path, (0, 1, 5000, 3), (2, 1, 300, 0)), transport={"kind": "dctcp", "payload": "1000B"}
     )
@@ -98,8 +98,8 @@ def test_rows_of_the_tables(tmp_path):
     assert result.flows["message"].to_pylist() == result.messages["message"].to_pylist() == [0, 1]
 
 
-def test_a_matrix_runs_in_its_order(tmp_path):
-    """A flow enters one software latency (2 us) after the last of those it waits for has been delivered."""
+def test_traffic_matrix_runs_in_trigger_order(tmp_path):
+    """A flow starts one software latency (2 us) after delivery of the last flow it waits for."""
     (tmp_path / "a.cm").write_text(
         "Nodes 4\nConnections 4\nTriggers 2\n3->0 id 14 trigger 7 size 5000\n"
         "0->1 id 11 start 0 size 2000 recv_done_trigger 1\n2->1 id 12 start 50000000 size 3000 recv_done_trigger 1\n"
@@ -124,8 +124,8 @@ def test_all_to_all_in_shifts_never_shares_a_link():
     assert starts.tolist() == [begin + shift * step for begin in (0, 90 * US) for shift in range(7)]
 
 
-def test_an_incast_shares_the_last_link():
-    """Together the flows take what their bytes take on the receiver's link, and not much more."""
+def test_incast_flows_share_the_receiver_link():
+    """The flows together take at most 10 % longer than their bytes on the receiver's link."""
     result = simulate(case({"kind": "incast", "size": "1MB", "fan_in": 7, "receiver": "h0"}))
     end = int(result.messages["end_ps"].to_numpy().max())
     least = 7 * 244 * FRAME + 7 * 80 * (1_000_000 - 244 * 4096 + 66) + 2 * US
@@ -134,7 +134,7 @@ def test_an_incast_shares_the_last_link():
     assert everything.count == 7 and 5 < everything.slowdown.mean < 7.7
 
 
-def test_duration_ends_traffic_without_an_end():
+def test_duration_ends_unbounded_traffic():
     table = {"kind": "poisson", "load": 0.3, "sizes": "web_search"}
     short, long = (simulate(case(table, duration=duration)) for duration in ("1ms", "2ms"))
     totals = short.summary["totals"]
@@ -155,8 +155,8 @@ def test_duration_ends_traffic_without_an_end():
     [{"kind": "dctcp", "min_rto": "100us"}, {"kind": "dctcp", "connections": "persistent"}, {"kind": "dlcp"}],
     ids=["fresh", "persistent", "bounded"],
 )
-def test_what_had_arrived_of_flows_that_a_duration_cuts(transport):
-    """What has been received of each is the payload of its packets that were across their last link by then."""
+def test_received_bytes_of_unfinished_flows_equal_the_delivered_payload(transport):
+    """The received bytes are the payload of packets that crossed their last link before the end."""
     tables = [{"kind": "incast", "size": size, "fan_in": 7, "receiver": "h0"} for size in ("300kB", "500kB")]
     small = {"buffer": "64KiB", "ecn_threshold": "32KiB"}
     result = simulate(case(*tables, transport=transport, switch=small, duration="300us", output={"packet_log": True}))
@@ -172,18 +172,18 @@ def test_what_had_arrived_of_flows_that_a_duration_cuts(transport):
     assert sum(row["received_bytes"] for row in under_way) > 10 * 4096
 
 
-def test_stop_lets_flows_finish():
+def test_stop_time_lets_started_flows_finish():
     result = simulate(case({"kind": "poisson", "load": 0.3, "sizes": "100kB", "stop": "500us"}))
     assert result.summary["totals"]["messages_under_way"] == 0 and result.summary["totals"]["finished"]
     assert result.messages["start_ps"].to_numpy().max() < 500 * US
 
 
-def test_traffic_in_which_nothing_starts():
+def test_traffic_without_any_flow_gives_empty_tables():
     result = simulate(case({"kind": "poisson", "load": 0.001, "sizes": "1GB", "stop": "1us"}))
     assert result.messages.num_rows == result.flows.num_rows == 0 and result.summary["totals"]["finished"]
 
 
-def test_the_job_ends_the_run_and_traffic_slows_it():
+def test_run_ends_with_the_job_and_background_traffic_slows_the_job():
     job = [{"name": "job", "trace": "none", "iterations": 2, **ps_job(3)}]
     alone = simulate(case(job=job), TRACE)
     beside = simulate(case({"kind": "poisson", "load": 0.7, "sizes": "1MB"}, job=job), TRACE)
@@ -217,9 +217,9 @@ BACKGROUND = (
 
 
 @pytest.mark.slow
-def test_transports_side_by_side(tmp_path):
-    """A DLCP job and droppable flows lose within their bounds, DCTCP beside them nothing; the same bytes on 1 and 2
-    threads."""
+def test_dlcp_and_dctcp_run_side_by_side_within_loss_bounds(tmp_path):
+    """A DLCP job and droppable flows lose data within their bounds, DCTCP flows lose none. Runs on 1 and 2 threads
+    write the same bytes."""
     scenario = case(*BACKGROUND, **MIXED)
     assert [transport.kind for transport in scenario.transports] == ["dlcp", "dctcp", "dctcp"]
     results = [simulate(scenario, TRACE, threads=threads) for threads in (1, 2)]
@@ -241,8 +241,8 @@ def test_transports_side_by_side(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stall_beside_traffic_is_told():
-    """A job whose link is cut waits in vain; traffic elsewhere goes on, and the run ends all the same."""
+def test_stalled_job_is_reported_while_other_traffic_continues():
+    """A job waits for a cut link while other traffic continues; the run ends with a stall error."""
     job = [{"name": "job", "trace": "none", **ps_job(1), "placement": {"workers": ["h0"], "servers": ["h1"]}}]
     scenario = case(
         {"kind": "incast", "fan_in": 1, "size": "1kB", "hosts": ["h2", "h3"], "period": "200ms"},
@@ -254,8 +254,7 @@ def test_a_stall_beside_traffic_is_told():
     assert "job job: worker 0 on h0 waits for" in str(caught.value)
 
 
-def test_random_placement():
-    """Any hosts, none twice, the same for equal seeds, and other ones for another seed."""
+def test_random_placement_uses_each_host_once_and_depends_on_the_seed():
 
     def places(seed: int) -> list[Any]:
         jobs = [{"name": name, "trace": "none", **ps_job(3), "placement": "random"} for name in ("a", "b")]
@@ -268,8 +267,8 @@ def test_random_placement():
     assert places(1) == places(1) != places(2)
 
 
-def test_the_command_line(tmp_path):
-    """A run of traffic alone: its table in text and in JSON, and its files."""
+def test_compare_reports_a_traffic_only_run(tmp_path):
+    """`gradwire compare` prints the flow table as text and JSON, and writes its files."""
     path = tmp_path / "case.toml"
     path.write_text(
         'name = "case"\ntopology = { kind = "star", hosts = 8 }\n[switch]\necn_threshold = "96KiB"\n'
@@ -294,8 +293,8 @@ def test_the_command_line(tmp_path):
     assert run_["flows"][0]["count"] == 200 and run_["flows"][0]["slowdown"]["p50"] >= 1
 
 
-def test_figures_of_flows_by_hand():
-    """Two sizes, one flow under way: means, percentiles and slowdowns of the delivered ones."""
+def test_flow_statistics_match_hand_computed_values():
+    """Means, percentiles and slowdowns cover the delivered flows of two sizes; one flow is under way."""
     number = np.arange(6)
     columns: dict[str, Any] = dict.fromkeys(
         ("iteration", "tensor", "layer", "part", "priority", "lost_bytes"), number * 0
@@ -318,8 +317,8 @@ def test_figures_of_flows_by_hand():
     assert flow_times(result, "nobody") == []
 
 
-def test_jobs_and_traffic_have_tables_of_their_own(capsys):
-    """The main table is that of the jobs; traffic has one each, with the runs as columns."""
+def test_comparison_prints_separate_tables_for_jobs_and_traffic(capsys):
+    """The main table shows the jobs; each traffic source has its own table with the runs as columns."""
     job = [{"name": "job", "trace": "none", "iterations": 1, **ps_job(2)}]
     table = {"kind": "incast", "fan_in": 2, "size": "1kB", "period": "20us"}
     comparison = compare([simulate(case(table, {**table, "size": "2kB"}, job=job), TRACE)])
@@ -346,7 +345,7 @@ trigger id 2 oneshot
 """
 
 
-def test_a_trigger_fires_when_a_sender_is_done(tmp_path):
+def test_send_done_trigger_fires_on_the_last_acknowledgement(tmp_path):
     """Times by hand: one packet at 10 Gbps over two links of 1 us, and its acknowledgement back, on an empty network.
 
     A flow that waits starts one software latency of 2 us after what it waits for: flow 2's delivery, where it starts at

@@ -40,7 +40,7 @@ def trip(network: Network, src: int, dst: int, out: int = DATA, back: int = ACK)
 # --- the formula ------------------------------------------------------------------------------------------------------
 
 
-def test_a_leaf_spine_with_long_uplinks():
+def test_base_rtt_includes_long_leaf_spine_uplinks():
     """4 links there and 4 back, two of each of 10 us: 44 us of cables, and 8 transmissions at 100 Gbps."""
     network = network_of(
         {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2, "uplink_latency": "10us"},
@@ -50,7 +50,7 @@ def test_a_leaf_spine_with_long_uplinks():
     assert trip(network, 0, 1) == 2 * 2 * US + 2 * (DATA + ACK) * 80
 
 
-def test_a_dragonfly_with_long_global_cables():
+def test_base_rtt_between_dragonfly_groups_includes_one_global_cable():
     """Between groups a packet crosses one global cable of 100 us and at most four others, 208 us there and back."""
     network = network_of(
         {"kind": "dragonfly", "p": 2, "global_latency": "100us"}, {"rate": "100Gbps", "latency": "1us"}
@@ -62,14 +62,14 @@ def test_a_dragonfly_with_long_global_cables():
     assert to_all.min() == 2 * 2 * US + 2 * (DATA + ACK) * 80
 
 
-def test_slow_links_take_their_own_time():
+def test_base_rtt_adds_the_transmission_time_of_each_link_rate():
     """Hosts of 10 and 40 Gbps on one switch: the packet and its answer each cross both."""
     network = star(2, LinkSpec(10 * GBPS, US))
     network = replace(network, link_rate=np.array([10, 10, 40, 40]) * GBPS)
     assert trip(network, 0, 1) == 4 * US + (DATA + ACK) * (800 + 200)
 
 
-def test_the_slowest_link_is_that_of_any_of_the_pairs_own_paths():
+def test_slowest_link_of_a_pair_is_taken_over_all_its_paths():
     """Hosts of 25 Gbps; one of two spines has uplinks of 10, and one host a cable of 1."""
     network = network_of(
         {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 2, "uplink_rate": "40Gbps"},
@@ -88,7 +88,7 @@ def test_the_slowest_link_is_that_of_any_of_the_pairs_own_paths():
 
 
 @pytest.mark.parametrize("kind", ["dctcp", "dlcp"])
-def test_it_is_what_a_packet_and_its_answer_take(kind):
+def test_base_rtt_equals_the_simulated_packet_and_acknowledgement_time(kind):
     """The first packet of two over links of different rates is answered exactly then (DLCP's last by a longer Stop)."""
     network = leaf_spine(2, 1, 1, LinkSpec(25 * GBPS, US), uplink_rate=10 * GBPS)
     table = transport(kind, payload="4096B")
@@ -122,8 +122,8 @@ def far_away(network: Network, host: int) -> Network:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
-def test_an_idle_host_far_away_changes_nothing(kind):
-    """Sixteen hosts send to one; another, which neither sends nor receives, hangs on a long cable, or on one like all."""
+def test_distant_idle_host_does_not_change_the_simulation(kind):
+    """Sixteen hosts send to one; an idle host has a cable of normal or of 1 ms latency."""
     network = leaf_spine(3, 8, 4, LinkSpec(100 * GBPS, US))
     assert network.link_src[2 * 23] == 23
     tables = [transport(each) for each in kind.split(", ")]  # some have an engine with others; the last one sends
@@ -144,8 +144,8 @@ def parameters_of(fabric: Fabric, message: int) -> list[int]:
     return list(map(int, state[base : base + Parameters.WORDS]))
 
 
-def test_every_flow_has_the_parameters_of_its_own_round_trip():
-    """NDP's first window: a round trip of the sender's own line, and a packet."""
+def test_ndp_initial_window_follows_the_base_rtt_of_each_pair():
+    """NDP's initial window is one base RTT at the sender's line rate plus one packet."""
     network = far_away(star(4, LinkSpec(100 * GBPS, US)), 3)
     network = replace(network, link_rate=np.repeat([100, 100, 10, 100], 2) * GBPS)
     switch = Switch.model_validate({"trim_threshold": "33232B"})
@@ -164,9 +164,9 @@ def test_every_flow_has_the_parameters_of_its_own_round_trip():
 # --- pulls ------------------------------------------------------------------------------------------------------------
 
 
-def test_pulls_are_paced_by_the_packet_that_is_pulled():
-    """An NDP incast with packets of 1460 bytes takes as long as without two flows elsewhere that have packets of 9000; and
-    it keeps the receiver's line busy."""
+def test_ndp_pull_pacing_uses_the_size_of_the_pulled_packet():
+    """Two flows elsewhere with 9000-byte packets do not slow an NDP incast with 1460-byte packets. The incast keeps
+    the receiver's line busy."""
     network = star(12, LinkSpec(10 * GBPS, US))
     ndp, nscc = transport("ndp", payload="1460B"), transport("nscc", payload="1460B")  # one engine for these three
     small, big = (transport("dctcp", payload=payload) for payload in ("1460B", "8932B"))

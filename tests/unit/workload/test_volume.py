@@ -84,17 +84,17 @@ def counted(scenario: Any, trace: Any = None) -> tuple[int | None, list[int]]:
 
 
 @pytest.mark.parametrize(("workers", "exchange", "more"), CASES)
-def test_messages_are_counted_before_they_are_made(workers, exchange, more):
+def test_predicted_message_count_equals_generated_messages(workers, exchange, more):
     told, made = counted(build_scenario(tables(workers, exchange, **more)))
     assert told == max(made)
 
 
-def test_parts_are_of_one_value_at_least():
+def test_count_pieces_equals_the_number_of_cut_tensor_pieces():
     for numel, width, most in ((5, 4, 3), (5, 4, 8), (8, 2, 8), (1, 8, 100)):
         assert count_pieces(numel, width, most) == len(cut_tensor(numel, width, most))
 
 
-def test_calls_of_a_split_model_are_counted(tmp_path):
+def test_predicted_message_count_includes_split_model_calls(tmp_path):
     head = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 ep: 2 pp: 1 vpp: 4 ga: 1 all_gpus: 16\n4\n"
     rows = """attention -1 400000 ALLREDUCE 4194304 400000 ALLGATHER 4194304 400000 ALLREDUCE 8388608 1000
 experts -1 800000 ALLTOALL_EP 2097152 800000 ALLTOALL_EP 2097152 800000 ALLREDUCE_DP_EP 16777216 1000
@@ -107,14 +107,14 @@ experts -1 800000 ALLTOALL_EP 2097152 800000 ALLTOALL_EP 2097152 800000 ALLREDUC
         assert told == max(steps)
 
 
-def test_calls_of_graphs_of_ranks_are_counted(tmp_path):
+def test_predicted_message_count_includes_rank_graph_calls(tmp_path):
     export_trace(load_trace("resnet20"), tmp_path / "dp", format="chakra", ranks=4)
     trace = import_trace(tmp_path / "dp.0.et", ranks=True)
     told, steps = counted(build_scenario(tables(4, {"kind": "graph"})), trace)
     assert told == max(steps)
 
 
-def test_schedules_that_do_not_say_are_counted_among_few_workers(monkeypatch):
+def test_schedules_without_a_closed_form_are_counted_for_few_workers(monkeypatch):
     monkeypatch.setattr(Transpose, "sent", StagedTable.sent)
     for workers in (5, MOST_WORKERS):
         told, steps = counted(build_scenario(tables(workers, {"kind": "transpose"}, iterations=1)))
@@ -148,8 +148,8 @@ OVER = [
 
 
 @pytest.mark.parametrize(("workers", "exchange", "more", "path"), OVER)
-def test_the_smallest_size_that_fits_is_told(monkeypatch, workers, exchange, more, path):
-    """It fits; four bytes less, which is less than any value takes, do not."""
+def test_memory_error_suggests_the_smallest_size_that_fits(monkeypatch, workers, exchange, more, path):
+    """The suggested size fits; a size four bytes smaller does not."""
     table, key = path.split(".")
 
     def sized(size: str) -> Any:
@@ -180,7 +180,7 @@ def test_the_smallest_size_that_fits_is_told(monkeypatch, workers, exchange, mor
         ({"kind": "overlapped", "batch": 1}, {}, "workers", "fewer workers, or another exchange"),
     ],
 )
-def test_what_else_makes_messages_is_told(monkeypatch, exchange, more, path, says):
+def test_memory_error_names_the_key_that_causes_too_many_messages(monkeypatch, exchange, more, path, says):
     limited(monkeypatch, 500)
     workers = 16 if path == "workers" else 4
     with pytest.raises(ScenarioError) as caught:
@@ -201,7 +201,7 @@ def test_what_else_makes_messages_is_told(monkeypatch, exchange, more, path, say
                     find_prerequisites(build_scenario(job))
 
 
-def test_iterations_that_are_laid_out_together_count(monkeypatch):
+def test_message_limit_counts_all_concurrently_loaded_iterations(monkeypatch):
     made, _ = counted(build_scenario(tables(2, SERVERS, 1)))
     for iterations, staleness, steps in ((1, 0, 1), (2, 0, 2), (3, 0, 3), (100, 0, 3), (100, 2, 5)):
         job = build_scenario(tables(2, {**SERVERS, "staleness": staleness}, 1, iterations=iterations))
@@ -213,7 +213,7 @@ def test_iterations_that_are_laid_out_together_count(monkeypatch):
             find_prerequisites(job)
 
 
-def test_jobs_count_together(monkeypatch):
+def test_message_limit_counts_all_jobs_together(monkeypatch):
     made = tables(2, SERVERS, 1, {"topology": {"kind": "star", "hosts": 6}}, iterations=1)
     made["job"].append({**made["job"][0], "name": "k", "exchange": {**SERVERS, "partition": "4KiB"}})
     each = [counted(build_scenario({**made, "job": [job]}))[0] for job in made["job"]]
@@ -227,8 +227,8 @@ def test_jobs_count_together(monkeypatch):
         find_prerequisites(build_scenario(made))
 
 
-def test_words_of_the_engine_are_a_limit_of_their_own(monkeypatch):
-    """However large the machine: 25 thousand workers."""
+def test_engine_arena_limits_messages_on_any_machine(monkeypatch):
+    """82 workers with single-value slices fit on a machine of any memory; 83 do not."""
     limited(monkeypatch, 1 << 60)
     assert MAX_LOADED_MESSAGES * 48 <= ARENA_WORDS < (MAX_LOADED_MESSAGES + 1) * 48
     parts = 272_474  # values of ResNet-20, one to a slice
@@ -244,14 +244,14 @@ def test_words_of_the_engine_are_a_limit_of_their_own(monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["vgg16-gpu", "resnet50-v100"])
-def test_what_is_large_and_runs_is_not_refused(monkeypatch, model):
-    """256 nodes of `lee`, with all that is compared there, in 20 GB."""
+def test_lee_scenario_with_256_workers_fits_in_20_gb(monkeypatch, model):
+    """Four policies of the `lee` scenario are accepted for each model."""
     has(monkeypatch, 20 * 10**9)
     for policy in ("overlapped", "gradients", "all-reduce", "barrier"):
         find_prerequisites(load_scenario("lee", set=["job.workers=256", f"job.trace={model}"], policy=policy))
 
 
-def test_rings_of_a_thousand_workers_are_not_refused(monkeypatch):
+def test_ring_of_1024_workers_is_within_the_message_limit(monkeypatch):
     """benchmarks/README.md: 8,380,416 messages of a step of 100 MB, in 7.2 GB."""
     limited(monkeypatch, 8_380_416)
     find_prerequisites(build_scenario(tables(1024, {"kind": "ring", "bucket": "25MB"}, trace="resnet50", iterations=1)))
@@ -283,8 +283,8 @@ def test_rings_of_a_thousand_workers_are_not_refused(monkeypatch):
         ({"kind": "in_network", "partition": "4B"}, 29, 30, {"top": {"switch": {"aggregation_slots": 8}}}),
     ],
 )
-def test_what_begins_at_one_time_has_numbers(monkeypatch, exchange, fits, not_, more):
-    """Of 20 bits; more, and a run ends with that when it comes to it."""
+def test_messages_that_start_at_once_are_limited_to_20_bit_numbers(monkeypatch, exchange, fits, not_, more):
+    """Without this check, a run ends with an error when it exceeds the limit."""
     limited(monkeypatch, MAX_LOADED_MESSAGES)
 
     def made(workers: int) -> Any:
@@ -298,7 +298,7 @@ def test_what_begins_at_one_time_has_numbers(monkeypatch, exchange, fits, not_, 
             find_prerequisites(made(not_))
 
 
-def test_flows_that_follow_each_other_are_laid_out_at_once(monkeypatch):
+def test_all_to_all_in_shifts_is_limited_to_flows_that_fit_in_memory(monkeypatch):
     flows = {"name": "a", "kind": "all_to_all", "order": "shifts", "size": "1kB"}
     for hosts, memory in ((6689, 1 << 60), (31, 31 * 30 * LOADED_MESSAGE_BYTES)):
         has(monkeypatch, memory)
