@@ -80,13 +80,17 @@ def layer_priorities(trace: Trace, classes: Sequence[int]) -> Ints:
     than a group leaves some classes unused."""
     if not classes:
         raise ValueError("no priority classes given")
+    total = sum(tensor.bytes for tensor in trace.tensors)
+    group = np.minimum(twice_middles(trace) * len(classes) // (2 * total), len(classes) - 1)
+    return np.asarray(classes, dtype=np.int64)[group]
+
+
+def twice_middles(trace: Trace) -> Ints:
+    """Return for each tensor where the middle of its layer's bytes is, doubled to stay in integers, int64 [T]."""
     layer_bytes = np.zeros(len(trace.layers), dtype=np.int64)
     for tensor in trace.tensors:
         layer_bytes[tensor.layer] += tensor.bytes
-    twice_middle = 2 * np.cumsum(layer_bytes) - layer_bytes  # doubled, to stay in integers
-    group = np.minimum(twice_middle * len(classes) // (2 * layer_bytes.sum()), len(classes) - 1)
-    chosen = np.asarray(classes, dtype=np.int64)[group]
-    return chosen[[tensor.layer for tensor in trace.tensors]]
+    return (2 * np.cumsum(layer_bytes) - layer_bytes)[[tensor.layer for tensor in trace.tensors]]
 
 
 class Tagger:
@@ -99,10 +103,13 @@ class Tagger:
         T(i) = ewma * T(i-1) + (1 - ewma) * q(i),    T(first iteration of a phase) = q(first),
 
     where q(i) is the (1 - important_fraction) quantile of packet means in iteration i, over a share `sample` of the
-    tensor's packets but at least 32. The current iteration is included: a sender has the gradient before it sends. The
-    average restarts in each phase because the iterations between two phases were not recorded. The gradients of a batch
-    are larger or smaller as a whole and a slow average lags behind: with f = 0.5, 48 to 68 % of the bundled trace's
-    packets are important in an iteration with ewma = 0.9, and 45 to 59 % with 0.5.
+    tensor's packets but at least 32. With `important_rises` the fraction f of a layer with the middle of its bytes at x
+    (0: front, 1: back) is x ** (1 / f - 1) instead, which is f on average.
+
+    The current iteration is included: a sender has the gradient before it sends. The average restarts in each phase
+    because the iterations between two phases were not recorded. The gradients of a batch are larger or smaller as a
+    whole and a slow average lags behind: with f = 0.5, 48 to 68 % of the bundled trace's packets are important in an
+    iteration with ewma = 0.9, and 45 to 59 % with 0.5.
 
     `random` draws packets with probability `important_fraction` instead. Results do not depend on the order of calls:
     draws are keyed by (seed, iteration, tensor), random tags by the range of elements as well.
@@ -118,6 +125,7 @@ class Tagger:
         members_by_phase: dict[tuple[str, int], list[int]] = {}  # by (phase, rank)
         for iteration in trace.iterations:
             members_by_phase.setdefault((iteration.phase, iteration.rank), []).append(iteration.index)
+        self._fractions = self._tensor_fractions()
         self._phase_of = {i: members for members in members_by_phase.values() for i in members}
 
     def important(self, iteration: int, tensor: int, first_element: int, n_elements: int, payload_bytes: int) -> Flags:
@@ -151,16 +159,25 @@ class Tagger:
                     break
         return self._thresholds[key]
 
+    def _tensor_fractions(self) -> Floats:
+        """Return the important fraction of each tensor, float64 [T]."""
+        fraction = self._tagging.important_fraction
+        if not self._tagging.important_rises or fraction in (0, 1):
+            return np.full(len(self._trace.tensors), fraction)
+        middles = twice_middles(self._trace)
+        return (middles / (2 * sum(tensor.bytes for tensor in self._trace.tensors))) ** (1 / fraction - 1)
+
     def _decide(self, iteration: int, tensor: int, first: int, count: int, per_packet: int) -> Flags:
         tagging, info = self._tagging, self._trace.tensors[tensor]
         packets = -(-count // per_packet)
         last = info.layer >= len(self._trace.layers) - tagging.important_last_layers
-        if not tagging.magnitude or last or tagging.important_fraction >= 1:
+        fraction = self._fractions[tensor]
+        if not tagging.magnitude or last or fraction >= 1:
             return np.ones(packets, dtype=np.bool_)
         if tagging.random:
             draws = np.random.default_rng([self._seed, 1, iteration, tensor, first, count]).random(packets)
-            return draws < tagging.important_fraction
-        if tagging.important_fraction <= 0:
+            return draws < fraction
+        if fraction <= 0:
             return np.zeros(packets, dtype=np.bool_)
         if first == 0 and count == info.numel:
             mean = self._whole_tensor_means(iteration, tensor, per_packet)
@@ -193,7 +210,7 @@ class Tagger:
         if size < len(mean):
             generator = np.random.default_rng([self._seed, 0, iteration, tensor])
             mean = mean[generator.integers(0, len(mean), size)]
-        return _quantile(mean, 1 - self._tagging.important_fraction)
+        return _quantile(mean, 1 - self._fractions[tensor])
 
 
 def _quantile(values: Floats, level: float) -> float:

@@ -30,6 +30,13 @@ NOT_DRAWN = Precondition(
 )
 
 
+BOTH_KINDS = Precondition(
+    lambda at: 0 < at.table.important_fraction < 1,
+    "the packets of all layers are of one kind",
+    "job.tagging.important_fraction between 0 and 1",
+)
+
+
 def _tags_matter(at: TableContext) -> bool:
     """Return True if anything treats droppable packets differently: a switch, or a transport that sends them last."""
     return is_marked(at) or ":" in at.transport.kind or bool(at.transport.may_lose)
@@ -65,6 +72,10 @@ class Tagging(ScenarioTable):
     packets, including those of the way back (the table below)."""
     important_fraction: Annotated[Fraction, BY_MAGNITUDE] = 0.5
     """Share of a tensor's packets that magnitude tagging makes important."""
+    important_rises: Annotated[Flag, BY_MAGNITUDE, BOTH_KINDS] = False
+    """The share of important packets rises from 0 in the first layer to 1 in the last one, and is `important_fraction`
+    on average over all bytes: front layers tolerate more loss [notes]. How the papers combine layer and magnitude is
+    unknown: ours."""
     important_last_layers: Annotated[Natural, BY_MAGNITUDE] = 0
     """All packets of this many last layers are important: back layers tolerate less loss [notes]."""
     ewma: Annotated[float, Field(ge=0, lt=1, strict=True), BY_MAGNITUDE, NOT_DRAWN] = 0.9

@@ -187,7 +187,7 @@ class Dlcp(Transport):
     equally often; sequential: from the first to the last; random: drawn for every message. Ours."""
     rate_control: Literal["receiver", "dctcp", "delay"] = "receiver"
     """Rate of a pair of hosts. receiver (ours): by the number of senders that the receiver reports, line / n each, and
-    by marks; dctcp: by marks alone (DLCP); delay: as TIMELY (MLT)."""
+    by marks; dctcp: by marks (DLCP); delay: as TIMELY (MLT). The last two also fall for losses (ours)."""
     g: Annotated[Gain, NOT_BY_DELAY] = 0.0625
     """Weight of the newest round trip in the estimate of the marked share."""
     floor: Count = 64

@@ -4,14 +4,19 @@ A worker and a server keep one connection, so the rate belongs to the pair. It s
 silence (`IDLE_TRIPS`; ours). It is never below line / `floor`.
 
 * `dctcp`: AIMD as in DCTCP, with a rate instead of a window [notes: "DCTCP-like"]: down by alpha / 2 on the first mark
-  of a round trip, up by one packet per round trip after one without marks. Drops alone do not slow it down.
+  of a round trip, up by one packet per round trip after one without marks.
 * `delay`: TIMELY (SIGCOMM '15) with its published parameters [recalled; alpha is the weight of the new difference]. Its
   lower threshold, 50 us, is more than a 500 KB buffer can delay at 100 Gbps: on fast links with shallow buffers the
-  rate never falls unless `t_low` and `t_high` are adapted.
+  rate falls only on losses unless `t_low` and `t_high` are adapted.
 * `receiver`: ours. Every acknowledgement reports the number of pairs that are sending to its host, and a pair sends at
   most its share of the slowest link, line / n; below that as `dctcp`, except that a round trip without marks returns a
   sixteenth of the line. With a dozen senders the fair share of each is two or three packets per round trip, and one
   more is a third more load: with marks alone they overload the receiver's link and retransmit its drops.
+
+One packet per round trip is timed. If later packets are acknowledged but not this one, for eight smoothed round trips,
+it counts as lost. With `dctcp` and `delay` three suffice, and the rate falls: by half, as TCP's, or as for a round trip
+of that length (ours: TIMELY is for lossless networks). Otherwise an incast of 32 loses more than half of its packets. A
+round trip below T_low raises the rate as usual, so that delay control withstands random losses without queues.
 
 The receiver counts the pairs with a packet in this epoch or the last, and removes those whose messages are all
 delivered. An epoch lasts as long as two packets of every pair take on its link, at least a base round trip. So a pair
@@ -34,6 +39,7 @@ from gradwire.protocols.transports.dlcp.records import (
 
 HYPERACTIVE = 5  # calm round trips before, and steps at once in, hyperactive increase
 IDLE_TRIPS = 8  # smoothed round trips of silence after which a pair's state is stale
+LATE_TRIPS, LOST_TRIPS = 8, 3  # smoothed round trips after which a timed packet without an acknowledgement is lost
 RECOVERY = 4  # a round trip without marks returns 1 / 2**RECOVERY of the line
 
 
@@ -140,6 +146,22 @@ def on_rtt_sample(params: DlcpParameters, flow: DlcpFlow, rtt: int) -> None:
     pair.srtt += (rtt - pair.srtt) >> 3
     if params.rate_control == BY_DELAY:
         _by_delay(params, flow, pair, rtt, change)
+
+
+@njit
+def detect_lost_sample(params: DlcpParameters, flow: DlcpFlow, now: int) -> None:
+    """Give up the timed packet, and lower the rate if it depends on losses, when another packet's acknowledgement comes
+    too long after its departure."""
+    pair = flow.pair
+    trips = LATE_TRIPS if params.rate_control == BY_RECEIVER else LOST_TRIPS
+    wait = now - flow.timed_at
+    if wait <= trips * pair.srtt:
+        return
+    flow.timed = -1
+    if params.rate_control == BY_DELAY:
+        _by_delay(params, flow, pair, wait, wait - pair.last_rtt)
+    elif params.rate_control == BY_MARKS:
+        _set_rate(params, flow, pair, pair.rate >> 1)
 
 
 @njit

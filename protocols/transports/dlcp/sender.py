@@ -49,7 +49,14 @@ from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import BITMAP, BLOCKED, PULL_PROBE, STOP
 from gradwire.jit.records.packets import entropy_of
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, bit, clear_bit, set_bit
-from gradwire.protocols.transports.dlcp.rate_control import begin, on_acknowledgement, on_rtt_sample, silence, smoothed
+from gradwire.protocols.transports.dlcp.rate_control import (
+    begin,
+    detect_lost_sample,
+    on_acknowledgement,
+    on_rtt_sample,
+    silence,
+    smoothed,
+)
 from gradwire.protocols.transports.dlcp.records import (
     ANSWERED_MIDWAY,
     ASKED,
@@ -397,8 +404,8 @@ def on_control(
             flow.timed = -1
             rtt = max(now - flow.timed_at, 1)  # sockets may send a little ahead of their schedule
             on_rtt_sample(params, flow, rtt)
-        elif timed >= 0 and now - flow.timed_at > 8 * smoothed(flow):
-            flow.timed = -1  # later packets were acknowledged long ago: it is lost
+        elif timed >= 0:
+            detect_lost_sample(params, flow, now)
         if flow.probe_state == QUIET:
             flow.timer = now + silence(flow)
         on_acknowledgement(params, flow, argument, echo, now)

@@ -79,12 +79,12 @@ def test_round_trip_ends_when_timed_packet_is_acknowledged():
     flow.ack(0, now=BASE)
     flow.sender.pair.alpha = ONE
     flow.pull(now=BASE, most=30)  # the first of these is timed
-    flow.ack(2, echo=1, now=5 * BASE)
+    flow.ack(2, echo=1, now=3 * BASE)
     assert rate_of(flow) == ONE // 2
     for n in range(3, 30):
-        flow.ack(n, echo=1, now=5 * BASE + n * BASE // 8)  # up to 8.6 round trips: less than 4 after the cut
+        flow.ack(n, echo=1, now=3 * BASE + n * BASE // 30)  # less than 2 round trips, the present ones, after the cut
     assert rate_of(flow) == ONE // 2
-    flow.ack(1, echo=1, now=9 * BASE)
+    flow.ack(1, echo=1, now=5 * BASE)
     assert rate_of(flow) < ONE // 2
 
 
@@ -367,7 +367,7 @@ def test_delay_control_raises_rate_during_retransmissions():
 
 
 def test_timed_packet_is_abandoned_on_newer_acknowledgement_after_eight_rtts():
-    flow = flow_of(1000)
+    flow = flow_of(1000, rate_control="receiver")
     flow.pull(now=0, most=10)
     flow.pull(now=9 * BASE, most=10)  # the queue is long: nothing has come back at all
     assert flow.sender.timed == 0
@@ -380,11 +380,38 @@ def test_timed_packet_is_abandoned_on_newer_acknowledgement_after_eight_rtts():
 
 
 @pytest.mark.parametrize("more, given_up", [(0, False), (1, True)])
-def test_timed_packet_is_abandoned_after_more_than_eight_round_trips(more, given_up):
-    flow = flow_of(1000)
+@pytest.mark.parametrize("control, trips", [("receiver", 8), ("dctcp", 3), ("delay", 3)])
+def test_timed_packet_is_abandoned_after_more_than_its_round_trips(control, trips, more, given_up):
+    flow = flow_of(1000, rate_control=control)
     flow.pull(now=0, most=10)
-    flow.ack(1, now=8 * BASE + more)
+    flow.ack(1, now=trips * BASE + more)
     assert (flow.sender.timed == -1) == given_up
+
+
+@pytest.mark.parametrize(
+    "control, factor",
+    [("receiver", lambda wait: 1), ("dctcp", lambda wait: 0.5), ("delay", lambda wait: 1 - BETA * (1 - T_HIGH / wait))],
+)
+def test_rate_by_marks_or_delay_falls_when_timed_packet_is_lost(control, factor):
+    base = 300 * US
+    flow = flow_of(1000, base=base, rate_control=control)
+    flow.pull(now=0, most=10)
+    flow.sender.pair.round_end = 100 * base  # nothing but the loss changes the rate
+    flow.ack(1, now=3 * base + 1)
+    assert flow.sender.pair.rate == pytest.approx(ONE * factor(3 * base), rel=1e-5)
+    rate = flow.sender.pair.rate
+    flow.ack(2, now=3 * base + 2)
+    assert flow.sender.pair.rate == rate, "fell twice for one loss"
+
+
+def test_delay_control_ignores_losses_while_round_trips_are_short():
+    """Three round trips of 10 us are below T_low: the rate rises as for a sample."""
+    flow = flow_of(1000, base=10 * US, rate_control="delay")
+    flow.sender.pair.rate = ONE // 2
+    flow.pull(now=0, most=10)
+    flow.ack(1, now=30 * US + 1)
+    assert flow.sender.timed == -1
+    assert flow.sender.pair.rate == ONE // 2 + ADD
 
 
 @pytest.mark.parametrize("rate", [10**7, 800 * GBPS])

@@ -120,6 +120,7 @@ CASES: dict[str, Case] = {
     "Tagging.priorities": ("job.0.tagging.priorities", WITH_JOB, {**WITH_JOB, "job.0.tagging.layer_priority": True}, ([0, 1], [3])),
     "Tagging.magnitude": ("job.0.tagging.magnitude", {**WITH_JOB, "transport": "dctcp"}, {**WITH_JOB, "job.0.push_bound": 0.2}, (True,)),
     "Tagging.important_fraction": ("job.0.tagging.important_fraction", WITH_JOB, {**BOUNDED, **DROPS}, (0.1, 0.9)),
+    "Tagging.important_rises": ("job.0.tagging.important_rises", WITH_JOB, {**BOUNDED, **DROPS}, (True,)),
     "Tagging.important_last_layers": ("job.0.tagging.important_last_layers", WITH_JOB, {**BOUNDED, **DROPS}, (10,)),
     "Tagging.ewma": ("job.0.tagging.ewma", WITH_JOB, {**BOUNDED, **DROPS, "job.0.iterations": 3}, (0.1, 0.5)),
     "Tagging.sample": ("job.0.tagging.sample", WITH_JOB, {**BOUNDED, **DROPS}, (1.0, 0.5)),

@@ -182,6 +182,19 @@ def test_important_fractions_0_and_1_tag_no_and_all_packets(fraction: float, ans
         assert (tag(trace, iteration, 0, important_fraction=fraction) == answer).all()
 
 
+@pytest.mark.parametrize("fraction", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("random", [False, True])
+def test_important_share_rises_over_layers_with_the_right_mean(fraction: float, random: bool) -> None:
+    """Ten layers of equal bytes have their middles at 0.05, 0.15, ..., 0.95."""
+    trace = layered_trace([[400_000]] * 10)
+    shares = [
+        tag(trace, 0, t, important_rises=True, important_fraction=fraction, sample=1.0, random=random).mean()
+        for t in range(10)
+    ]
+    assert shares == pytest.approx([(0.05 + 0.1 * n) ** (1 / fraction - 1) for n in range(10)], abs=0.05)
+    assert np.mean(shares) == pytest.approx(fraction, abs=0.03)
+
+
 def test_all_packets_of_important_last_layers_are_important() -> None:
     trace = layered_trace([[20_000]] * 4)
     whole = [bool(tag(trace, 0, t, important_last_layers=2).all()) for t in range(4)]
