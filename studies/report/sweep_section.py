@@ -16,12 +16,11 @@ from gradwire.analysis.report.html_page import (
     heading,
     paragraph,
 )
-from gradwire.studies.sweep.checks import shown_points
-from gradwire.studies.sweep.measures import MEASURES, split_measure
 from gradwire.studies.sweep.outcome import Sweep
 from gradwire.studies.sweep.plots.plot_data import (
     DisplayScale,
     PlotData,
+    gain_label,
     is_log,
     is_plain,
     label_of,
@@ -96,23 +95,14 @@ def _plain_plots(sweep: Sweep) -> list[Plot]:
 
 def charts_of(sweep: Sweep, plot: Plot) -> Iterator[Chart]:
     """Yield one chart per panel of a plot; none if no point of it is done."""
-    done = [
-        point
-        for point in shown_points(sweep.file, plot, sweep.points)
-        if (record := sweep.records.get(point.key)) is not None and record.state == "done"
-    ]
-    if not done:
+    data = PlotData.of(sweep.file, plot, sweep.points, sweep.records)
+    if data is None:
         return
-    measures = [name for name in (plot.x, plot.y, plot.value) if name and split_measure(name)[1] in MEASURES]
-    lines = summary_lines(done, sweep.records, measures)
-    whole = PlotData(sweep.file, plot, done, sweep.records, lines)
-    for value, words in whole.groups(plot.panels):
-        part, title = whole, plot.title or plot.name
+    for value, words in data.groups(plot.panels):
+        title = plot.title or plot.name
         if plot.panels:
-            chosen = [point for point in done if point.at[plot.panels] == value]
-            part = PlotData(sweep.file, plot, chosen, sweep.records, whole.having(**{plot.panels: value}))
-            title = f"{title}, {whole.axis(plot.panels).title} = {words}"
-        yield _KINDS[plot.kind](part, whole, title)
+            title = f"{title}, {data.axis(plot.panels).title} = {words}"
+        yield _KINDS[plot.kind](data.panel(value), data, title)
 
 
 def _measure(data: PlotData, which: str, name: str) -> tuple[Axis, float]:
@@ -159,6 +149,8 @@ def _band(name: str) -> tuple[str, str, str]:
 def _heat(part: PlotData, data: PlotData, title: str) -> Heat:
     plot = data.plot
     value, by = _measure(data, "value", plot.value)
+    if plot.kind == "gain":
+        value, by = Axis(gain_label(data)), 1.0
     x, y = positions(data, "x", plot.x), positions(data, "y", plot.y)
     cells = {(line[plot.y], line[plot.x]): line[plot.value] for line in part.lines}
     rows, columns = list(y.places), list(x.places)
@@ -231,4 +223,11 @@ def _where(part: PlotData, line: Line) -> str:
     return ", ".join(name_of({axis.column: line[axis.column] for axis in part.file.axis}))
 
 
-_KINDS = {"lines": _lines, "heatmap": _heat, "cdf": _distribution, "tail": _distribution, "pareto": _pareto}
+_KINDS = {
+    "lines": _lines,
+    "heatmap": _heat,
+    "gain": _heat,
+    "cdf": _distribution,
+    "tail": _distribution,
+    "pareto": _pareto,
+}

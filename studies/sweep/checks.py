@@ -59,7 +59,7 @@ def _check_plot(sweep: SweepFile, plot: Plot, points: Sequence[Point], senders: 
     for key, name in _named_axes(plot):
         if name not in axes:
             raise ScenarioError(f"{key} = {name!r} is not an axis", where, ", ".join(axes) or "an axis: there are none")
-    named = {"lines": [plot.y], "heatmap": [plot.value], "pareto": [plot.x, plot.y]}.get(plot.kind, [])
+    named = {"lines": [plot.y], "pareto": [plot.x, plot.y]}.get(plot.kind, [plot.value] if plot.value else [])
     check_measures(named, senders, where)
     _check_sorts(named, points, where)
     if plot.of and plot.of not in senders:
@@ -68,6 +68,12 @@ def _check_plot(sweep: SweepFile, plot: Plot, points: Sequence[Point], senders: 
     if not chosen:
         raise ScenarioError("shows no points: its condition excludes all", where, "at least one point")
     _check_free(sweep, plot, chosen, where)
+    known = dict.fromkeys(str(point.at[plot.by]) for point in chosen) if plot.kind == "gain" else {}
+    for name in plot.gain_of:
+        if name not in known:
+            raise ScenarioError(f"gain_of = {name!r} is not a value of {plot.by} there", where, ", ".join(known))
+    if known and len(set(plot.gain_of)) == len(known):
+        raise ScenarioError(f"gain_of names all values of {plot.by}", where, "others to compare with")
     for key, scale in (("x", plot.x_scale), ("y", plot.y_scale)):
         name = getattr(plot, key)
         if scale == "log" and name in axes and numbers_of(point.at[name] for point in chosen) is None:
@@ -75,10 +81,12 @@ def _check_plot(sweep: SweepFile, plot: Plot, points: Sequence[Point], senders: 
 
 
 def _named_axes(plot: Plot) -> Iterator[tuple[str, str]]:
-    keys = {"lines": ("x", "by", "panels"), "heatmap": ("x", "y", "panels")}.get(plot.kind, ("by", "panels"))
+    maps = {"heatmap": ("x", "y", "panels"), "gain": ("x", "y", "by", "panels")}
+    keys = {"lines": ("x", "by", "panels"), **maps}.get(plot.kind, ("by", "panels"))
     for key in keys:
         if getattr(plot, key):
             yield key, getattr(plot, key)
+    yield from (("best_of", name) for name in plot.best_of)
 
 
 def _check_free(sweep: SweepFile, plot: Plot, points: Sequence[Point], where: str) -> None:
@@ -89,7 +97,8 @@ def _check_free(sweep: SweepFile, plot: Plot, points: Sequence[Point], where: st
     for axis in sweep.axis:
         values = {point.at[axis.column] for point in points}
         if axis.column not in shown and len(values) > 1 and not _follows(axis, shown, points):
-            listed = " or ".join(key for key in ("by", "panels") if key == "panels" or plot.kind != "heatmap")
+            other = {"heatmap": (), "gain": ("best_of",)}.get(plot.kind, ("by",))
+            listed = " or ".join((*other, "panels"))
             one = f"{axis.column} == {points[0].at[axis.column]}"
             expected = f'{listed} = "{axis.column}", or a condition: where = "{one}"'
             what = f"does not use axis {axis.column}, which has {len(values)} values there"

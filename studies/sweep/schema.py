@@ -175,18 +175,23 @@ class Plot(ScenarioTable):
 
     name: Name
     """Name of its file."""
-    kind: Literal["lines", "heatmap", "cdf", "tail", "pareto"]
-    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. cdf, tail: the share of
-    messages up to a time, or slower than it. pareto: two measures against each other, with a line through the Pareto
-    front, where smaller is better."""
+    kind: Literal["lines", "heatmap", "gain", "cdf", "tail", "pareto"]
+    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. gain: a map of what one value
+    of an axis gains over the best of the others. cdf, tail: the share of messages up to a time, or slower than it.
+    pareto: two measures against each other, with a line through the Pareto front, where smaller is better."""
     x: str = ""
     """An axis; for pareto a measure; for cdf and tail "completion" (default) or "slowdown"."""
     y: str = ""
-    """A measure; for heatmap an axis."""
+    """A measure; for heatmap and gain an axis."""
     value: str = ""
-    """For heatmap: the measure."""
+    """For heatmap and gain: the measure; for gain, smaller is better."""
     by: str = ""
-    """An axis, with a line or colour for each of its values."""
+    """An axis, with a line or colour for each of its values; for gain the axis whose values are compared."""
+    gain_of: Texts = ()
+    """For gain: values of `by`. In each cell the map shows the best figure of all other values over the best of these,
+    less one."""
+    best_of: Texts = ()
+    """For gain: axes of which each side has the value that suits it best, cell by cell."""
     panels: str = ""
     """An axis, with a panel for each of its values."""
     where: str = ""
@@ -205,7 +210,12 @@ class Plot(ScenarioTable):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        needed = {"lines": ("x", "y"), "heatmap": ("x", "y", "value"), "pareto": ("x", "y")}.get(self.kind, ())
+        needed = {
+            "lines": ("x", "y"),
+            "heatmap": ("x", "y", "value"),
+            "gain": ("x", "y", "value", "by", "gain_of"),
+            "pareto": ("x", "y"),
+        }.get(self.kind, ())
         for key in needed:
             if not getattr(self, key):
                 raise single_mistake(key, "is missing", None, f"a value: {self.kind} needs {', '.join(needed)}")
@@ -213,6 +223,9 @@ class Plot(ScenarioTable):
             raise single_mistake("x", "is not a distribution", self.x, "completion or slowdown")
         if self.kind == "heatmap" and self.by:
             raise single_mistake("by", "has no effect on a heatmap", self.by, "panels")
+        for key in ("gain_of", "best_of"):
+            if getattr(self, key) and self.kind != "gain":
+                raise single_mistake(key, f"has no effect on a plot of kind {self.kind}", None, 'kind = "gain"')
         return self
 
 

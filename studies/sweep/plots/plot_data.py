@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from gradwire.analysis.comparison.plots import line_style
+from gradwire.studies.sweep.checks import shown_points
 from gradwire.studies.sweep.measures import MEASURES, split_measure
 from gradwire.studies.sweep.point_store import Record
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.quantity import Scalar, numbers_of
 from gradwire.studies.sweep.schema import Axis, Plot, SweepFile
-from gradwire.studies.sweep.sweep_tables import Line
+from gradwire.studies.sweep.sweep_tables import Line, summary_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,6 +74,29 @@ class PlotData:
     records: Mapping[str, Record]
     lines: Sequence[Line]
 
+    @classmethod
+    def of(
+        cls, file: SweepFile, plot: Plot, points: Sequence[PointPlace], records: Mapping[str, Record]
+    ) -> PlotData | None:
+        """Return the data of a plot; None if none of its points is done."""
+        done = [
+            point
+            for point in shown_points(file, plot, points)
+            if (record := records.get(point.key)) is not None and record.state == "done"
+        ]
+        if not done:
+            return None
+        measures = [name for name in (plot.x, plot.y, plot.value) if name and split_measure(name)[1] in MEASURES]
+        data = cls(file, plot, done, records, summary_lines(done, records, measures))
+        return replace(data, lines=_gain_lines(data)) if plot.kind == "gain" else data
+
+    def panel(self, value: Scalar | None) -> PlotData:
+        """Return the data of the panel of one value; all data without panels."""
+        if not self.plot.panels:
+            return self
+        points = [point for point in self.points if point.at[self.plot.panels] == value]
+        return replace(self, points=points, lines=self.having(**{self.plot.panels: value}))
+
     def axis(self, column: str) -> Axis:
         """Return an axis by its column."""
         return next(axis for axis in self.file.axis if axis.column == column)
@@ -101,6 +125,30 @@ class PlotData:
     def having(self, **wanted: Scalar | None) -> list[Line]:
         """Return the lines with some values; a column "" matches all."""
         return [line for line in self.lines if all(not key or line[key] == value for key, value in wanted.items())]
+
+
+def _gain_lines(data: PlotData) -> list[Line]:
+    """Return the lines of a plot of kind "gain": coordinates of a cell and of its panel, and the gain in percent. A
+    cell without figures of both sides has none."""
+    plot = data.plot
+    columns = [column for column in (plot.x, plot.y, plot.panels) if column]
+    best: dict[tuple[Scalar | None, ...], dict[bool, float]] = {}
+    for line in data.lines:
+        value, mine = line[plot.value], str(line[plot.by]) in plot.gain_of
+        if value is not None:
+            cell = best.setdefault(tuple(line[column] for column in columns), {})
+            cell[mine] = min(value, cell.get(mine, value))
+    return [
+        {**dict(zip(columns, place, strict=True)), plot.value: 100 * (cell[False] / cell[True] - 1)}
+        for place, cell in best.items()
+        if len(cell) == 2
+    ]
+
+
+def gain_label(data: PlotData) -> str:
+    """Return the label of a map of gains."""
+    names = " or ".join(data.label(data.plot.by, name) for name in data.plot.gain_of)
+    return f"gain of {names} over the best of the others (%)"
 
 
 def marker_style(number: int) -> dict[str, Any]:

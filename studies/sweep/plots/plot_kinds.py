@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gradwire.studies.sweep.plots.plot_data import (
     DisplayScale,
     PlotData,
     begin_at_zero,
+    gain_label,
     is_log,
     label_of,
     marker_style,
@@ -91,15 +93,25 @@ def _band(axes: Axes, x: Sequence[float], rows: Sequence[Line], name: str, scale
 
 def heatmap(part: PlotData, axes: Axes, data: PlotData) -> None:
     """Plot a map of means over two axes, with the values written into its cells if they fit."""
+    values = [line[data.plot.value] for line in data.lines if line[data.plot.value] is not None]
+    scale = DisplayScale.of(values, quantity_of(data.plot.value))
+    _map(part, axes, data, values, scale, scale.label(label_of(data.plot.value)))
+
+
+def gain(part: PlotData, axes: Axes, data: PlotData) -> None:
+    """Plot a map of gains in percent."""
+    values = [line[data.plot.value] for line in data.lines]
+    _map(part, axes, data, values, DisplayScale(), gain_label(data))
+
+
+def _map(part: PlotData, axes: Axes, data: PlotData, values: Sequence[float], scale: DisplayScale, label: str) -> None:
     plot = data.plot
     xs, ys = data.values(plot.x), data.values(plot.y)
-    values = [line[plot.value] for line in data.lines if line[plot.value] is not None]
-    scale = DisplayScale.of(values, quantity_of(plot.value))
     grid = np.full((len(ys), len(xs)), np.nan)
     for line in part.lines:
         if line[plot.value] is not None and line[plot.x] is not None and line[plot.y] is not None:
             grid[ys.index(line[plot.y]), xs.index(line[plot.x])] = line[plot.value] / scale.by
-    limits = {"vmin": min(values) / scale.by, "vmax": max(values) / scale.by} if values else {}
+    limits: dict[str, Any] = {"vmin": min(values) / scale.by, "vmax": max(values) / scale.by} if values else {}
     drawn = axes.imshow(grid, origin="lower", aspect="auto", cmap="cividis", **limits)
     axes.grid(visible=False)
     for which, column, axis_values in (("x", plot.x, xs), ("y", plot.y, ys)):
@@ -115,7 +127,7 @@ def heatmap(part: PlotData, axes: Axes, data: PlotData) -> None:
             if np.isfinite(value):
                 ink = "white" if value < middle else "black"
                 axes.text(column_, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=6)
-    axes.figure.colorbar(drawn, ax=axes, label=scale.label(label_of(plot.value)), pad=0.02, aspect=28, fraction=0.06)
+    axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(label, 36)), pad=0.02, aspect=28, fraction=0.06)
 
 
 def pooled_distribution(part: PlotData, value: Any, by: str) -> tuple[Floats, Floats]:
@@ -211,4 +223,11 @@ def pareto(part: PlotData, axes: Axes, data: PlotData) -> None:
 
 
 Draw = Callable[[PlotData, "Axes", PlotData], None]
-KINDS: Mapping[str, Draw] = {"lines": lines, "heatmap": heatmap, "cdf": cdf, "tail": tail, "pareto": pareto}
+KINDS: Mapping[str, Draw] = {
+    "lines": lines,
+    "heatmap": heatmap,
+    "gain": gain,
+    "cdf": cdf,
+    "tail": tail,
+    "pareto": pareto,
+}

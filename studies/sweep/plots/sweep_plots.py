@@ -15,18 +15,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from gradwire.analysis.comparison.plots import apply_house_style
-from gradwire.studies.sweep.checks import shown_points
-from gradwire.studies.sweep.measures import MEASURES, split_measure
 from gradwire.studies.sweep.plots.plot_data import PlotData, is_plain
 from gradwire.studies.sweep.plots.plot_kinds import KINDS
 from gradwire.studies.sweep.point_store import Record
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import Plot, SweepFile
-from gradwire.studies.sweep.sweep_tables import summary_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MAPS = ("heatmap", "gain")
 WIDTHS = {1: 3.33, 2: 7.0}
 """Inches: a column, and the text width of a page in two columns."""
 PER_ROW = {1: 2, 2: 4}
@@ -52,32 +50,23 @@ def figures(file: SweepFile, points: Sequence[PointPlace], records: Mapping[str,
     """Return every declared plot with data, by name."""
     drawn = {}
     for plot in file.plot:
-        done = [
-            point
-            for point in shown_points(file, plot, points)
-            if (record := records.get(point.key)) is not None and record.state == "done"
-        ]
-        if done:
+        data = PlotData.of(file, plot, points, records)
+        if data is not None:
             with matplotlib.rc_context(STYLE | FONTS[plot.font]):
-                drawn[plot.name] = _figure_of(file, plot, done, records)
+                drawn[plot.name] = _figure_of(data)
     return drawn
 
 
-def _figure_of(file: SweepFile, plot: Plot, points: Sequence[PointPlace], records: Mapping[str, Record]) -> Figure:
-    measures = [name for name in (plot.x, plot.y, plot.value) if name and split_measure(name)[1] in MEASURES]
-    data = PlotData(file, plot, points, records, summary_lines(points, records, measures))
-    draw = KINDS[plot.kind]
+def _figure_of(data: PlotData) -> Figure:
+    plot, draw = data.plot, KINDS[data.plot.kind]
     panels = data.groups(plot.panels)
     figure, panel_axes = _canvas(plot, len(panels))
     for number, (axes, (value, title)) in enumerate(zip(panel_axes, panels, strict=True)):
-        part = data
         if plot.panels:
-            chosen = [point for point in points if point.at[plot.panels] == value]
-            part = PlotData(file, plot, chosen, records, data.having(**{plot.panels: value}))
             axes.set_title(f"{data.axis(plot.panels).title} = {title}")
-        draw(part, axes, data)
+        draw(data.panel(value), axes, data)
         columns = min(len(panels), PER_ROW[plot.columns])
-        if number % columns and plot.kind != "heatmap":
+        if number % columns and plot.kind not in MAPS:
             axes.set_ylabel("")
     if plot.title:
         figure.suptitle(plot.title)
@@ -92,7 +81,7 @@ def _canvas(plot: Plot, panels: int) -> tuple[Figure, list[Axes]]:
     panel_width = width / columns
     figure = Figure(figsize=(width, rows * max(1.5, min(0.72 * panel_width, 2.7)) + 0.35), layout="constrained")
     FigureCanvasAgg(figure)
-    share = plot.kind != "heatmap"
+    share = plot.kind not in MAPS
     panel_axes = figure.subplots(rows, columns, squeeze=False, sharey=share).ravel()
     for spare in panel_axes[panels:]:
         spare.remove()

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.analysis.figure_files import save_figure
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.studies.sweep.checks import check_sweep
 from gradwire.studies.sweep.measures import MEASURES, MOST_VALUES, JobFigures, ValueCounts, figures_by_job
 from gradwire.studies.sweep.plots.plot_data import DisplayScale, is_log
 from gradwire.studies.sweep.plots.plot_kinds import pareto_front
@@ -160,6 +162,62 @@ def draw() -> dict[str, Any]:
 @pytest.fixture
 def drawn() -> dict[str, Any]:
     return draw()
+
+
+GAIN = {
+    "name": "gain", "kind": "gain", "x": "load", "y": "buffer", "value": "slowdown_p99", "by": "queues", "gain_of": "2",
+    "best_of": "priority",
+}  # fmt: skip
+
+
+def gains(plot: dict[str, Any]) -> tuple[Any, list[Point], dict[str, Record]]:
+    """Slowdowns are 100 * load with 2 queues and 200 * load with 4 or 8, and a quarter of that with priority 1, but
+    with 8 queues half of it more."""
+    sweep, points, _ = made(plot=[plot], axis=[
+        {"key": "traffic.load", "values": [0.2, 0.4]},
+        {"key": "switch.buffer", "values": ["128KiB", "1MiB"]},
+        {"key": "switch.queues", "values": [2, 4, 8]},
+        {"key": "traffic.priority", "values": [0, 1]},
+    ])  # fmt: skip
+    found = {}
+    for point in points:
+        factor = {2: 100, 4: 200, 8: 300}[point.at["queues"]] / (4 if point.at["priority"] else 1)
+        found[point.key] = Record("done", {"web": JobFigures({"slowdown_p99": factor * point.at["load"]}, {})})
+    return sweep, points, found
+
+
+def test_gain_map_compares_one_value_with_best_of_others() -> None:
+    """Each side has its best priority: 25 and 50 times the load, a gain of 100 %."""
+    sweep, points, records = gains(GAIN)
+    (figure,) = figures(sweep, points, records).values()
+    assert np.allclose(figure.axes[0].images[0].get_array(), [[100, 100]] * 2)
+    for point in points:
+        if point.at == {"load": 0.4, "buffer": "1MiB", "queues": 8, "priority": 1}:
+            records[point.key] = Record("done", {"web": JobFigures({"slowdown_p99": 5.0}, {})})
+    (figure,) = figures(sweep, points, records).values()
+    assert np.allclose(figure.axes[0].images[0].get_array(), [[100, 100], [100, -50]])
+    for point in points:  # a cell in which one side is missing stays empty
+        if point.at["load"] == 0.2 and point.at["queues"] == 2:
+            records.pop(point.key)
+    (figure,) = figures(sweep, points, records).values()
+    assert np.isnan(np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"best_of": ()}, "does not use axis priority"),
+        ({"gain_of": "3"}, "gain_of = '3' is not a value of queues there"),
+        ({"gain_of": ["2", "4", "8"]}, "gain_of names all values of queues"),
+        ({"best_of": "nothing"}, "best_of = 'nothing' is not an axis"),
+        ({"gain_of": ()}, "gain_of: is missing"),
+        ({"kind": "heatmap", "by": ""}, "gain_of: has no effect on a plot of kind heatmap"),
+    ],
+)
+def test_incomplete_gain_map_is_rejected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        sweep, points, _ = gains(GAIN | changes)
+        check_sweep(sweep, points)
 
 
 def test_sweep_plots_show_the_means(drawn: dict[str, Any]) -> None:
