@@ -21,6 +21,12 @@ def engine_digest() -> str:
 
 
 @cache
+def testbed_digest() -> str:
+    """Return a digest of everything that a run on the testbed depends on, but for the kernel."""
+    return _digest(engine_digest(), ("emu",))
+
+
+@cache
 def measuring_digest() -> str:
     """Return a digest of everything that figures of stored Results depend on."""
     return _digest(engine_digest(), MEASURING_PACKAGES)

@@ -10,6 +10,8 @@ and trains.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.studies.reproduce.claim import Claim
 
@@ -18,16 +20,17 @@ TRAINING_SETS = ("tolerance", "reducers", "mp2", "mipd", "slimdp", "loop")
 """Sets whose runs are training runs: they need data, and more seeds."""
 
 
-def claims_of(name: str, chosen: list[str] | None = None) -> list[Claim]:
-    """Return the claims of a set, or those `chosen` by id. Raises `ScenarioError` for unknown names."""
+def claims_of(names: Sequence[str], chosen: Sequence[str] = ()) -> list[Claim]:
+    """Return the claims of sets, or those `chosen` by id. Raises `ScenarioError` for unknown names."""
     from gradwire.studies.reproduce.claim_files import read_claims
 
-    if name not in SETS:
-        raise ScenarioError(f'no set of claims is named "{name}"', "reproduce", ", ".join(SETS))
-    claims = read_claims(name)
+    for name in names:
+        if name not in SETS:
+            raise ScenarioError(f'no set of claims is named "{name}"', "reproduce", ", ".join(SETS))
+    claims = [claim for name in dict.fromkeys(names) for claim in read_claims(name)]
     known = {claim.id.lower(): claim for claim in claims}
-    for wanted_id in chosen or ():
+    for wanted_id in chosen:
         if wanted_id.lower() not in known:
             expected = ", ".join(claim.id for claim in claims)
-            raise ScenarioError(f'no claim of {name} has the id "{wanted_id}"', "--claim", expected)
-    return [known[wanted_id.lower()] for wanted_id in chosen] if chosen else claims
+            raise ScenarioError(f'no claim of {", ".join(names)} has the id "{wanted_id}"', "--claim", expected)
+    return [known[wanted_id.lower()] for wanted_id in chosen] if chosen else list(known.values())

@@ -34,6 +34,8 @@ class Setting:
     lossless : arms without loss, which train like the baseline: each with the name of the shorter setting that has
         their clock.
     rates : link rates for which step times are computed, with `computing` per step.
+    testbed : overlay, after that of the policy, that makes it small and slow enough for real sockets.
+    testbed_policies : of `policies`, those that the testbed has.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Setting:
     lossless: Mapping[str, str] = field(default_factory=dict)
     rates: tuple[str, ...] = ()
     computing: str = "0ps"
+    testbed: JsonView = field(default_factory=dict)
+    testbed_policies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

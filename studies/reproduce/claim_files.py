@@ -49,7 +49,8 @@ def _values(table: Json, known: Mapping[str, Any]) -> Json:
 
 
 def _changed(base: Json, entry: Json) -> Json:
-    return base | entry | {"changes": overlay(base.get("changes", {}), entry.get("changes", {}))}
+    overlays = {key: overlay(base.get(key, {}), entry.get(key, {})) for key in ("changes", "testbed")}
+    return base | entry | overlays
 
 
 def _claim(table: Json, values: Json, settings: Mapping[str, Json]) -> Claim:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 from gradwire.analysis.figure_files import save_figure
 from gradwire.analysis.report.html_page import prose
 from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.scenarios.readable import time_text
 from gradwire.studies.reproduce.claim import Claim
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
-from gradwire.studies.reproduce.verdicts import Finding, Judgement, effects_of, shown_of, value_text
+from gradwire.studies.reproduce.verdicts import Finding, Judgement, agreements, effects_of, shown_of, value_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,6 +89,8 @@ def basis_text(ground: JsonView) -> str:
     sentences = [of_traces]
     if ground["device"]:
         sentences.append(f"Training runs computed on: {ground['device']}.")
+    if ground.get("testbed"):
+        sentences.append(f"Measured on the testbed ({ground['testbed']}), each beside a simulation of the same.")
     if "seeds" in ground:
         sentences.append(f"Seeds: {', '.join(map(str, range(1, ground['seeds'] + 1)))}.")
     if ground.get("ours"):
@@ -117,7 +120,7 @@ def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
         "computed from them. Beside a published number: <b>reached</b>, <b>same direction</b> with the share of the "
         "published effect, <b>opposite</b>, or <b>unresolved</b> if the seeds disagree about the sign. Other claims "
         "are judged by limits of this project [ours]: <b>shown</b> if all hold, <b>not shown</b> if none does. "
-        "Simulated, not measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
+        "Not measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
     )
 
 
@@ -165,7 +168,40 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
         data = base64.b64encode(png_of(figure)).decode()
         words = f"{MEASURE_LABELS[claim.shown]} by policy and setting"
         lines.append(f"<img alt='{escape(words)}' src='data:image/png;base64,{data}'>")
-    return [*lines, *_effects(judgement), *_everything(judgement)]
+    return [*lines, *_agreement_table(judgement), *_effects(judgement), *_everything(judgement)]
+
+
+def finding_lines(judgement: Judgement) -> list[str]:
+    """Return a line for each figure, with the simulated one beside that of the testbed."""
+    lines = [finding_line(finding) for finding in judgement.findings]
+    if judgement.simulated is None:
+        return lines
+    beside = judgement.simulated.findings
+    return [f"{line}; simulated {other.measured}" for line, other in zip(lines, beside, strict=True)]
+
+
+def agreement_lines(judgement: Judgement) -> list[str]:
+    """Return a line for each time on the testbed beside the simulated one."""
+    return [
+        f"{each.setting}, {label_of(each.policy)}: {MEASURE_LABELS[each.measure]} {time_text(each.emulated)}, "
+        f"simulated {time_text(each.simulated)} ({100 * each.difference:+.1f} %)"
+        for each in agreements(judgement)
+    ]
+
+
+def _agreement_table(judgement: Judgement) -> list[str]:
+    rows = agreements(judgement)
+    if not rows:
+        return []
+    heads = ("setting", "policy", "time", "real sockets", "simulated", "difference")
+    lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+    for each in rows:
+        lines.append(
+            f"<tr><td>{escape(each.setting)}</td><td>{escape(label_of(each.policy))}</td>"
+            f"<td>{escape(MEASURE_LABELS[each.measure])}</td><td class='n'>{time_text(each.emulated)}</td>"
+            f"<td class='n'>{time_text(each.simulated)}</td><td class='n'>{100 * each.difference:+.1f} %</td></tr>"
+        )
+    return [*lines, "</table>"]
 
 
 def finding_line(finding: Finding) -> str:
@@ -261,6 +297,7 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                     | {name: _number(value) for name, value in values.items()}
                     for (setting, policy, seed), values in judgement.figures.items()
                 ],
+                **({"agreement": [asdict(each) for each in agreements(judgement)]} if judgement.simulated else {}),
             }
         )
     return {"format": 1, "claims": claims}

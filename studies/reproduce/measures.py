@@ -21,6 +21,7 @@ from gradwire.result_store.loss_bound_check import check_loss_invariant
 from gradwire.result_store.result import Result
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.loss import allowed_loss_per_message
+from gradwire.studies.reproduce.fluid_bound import fluid_bound
 from gradwire.studies.reproduce.lost_magnitude import lost_magnitude
 
 RATES = ("1Gbps", "10Gbps", "100Gbps")
@@ -38,6 +39,7 @@ MEASURE_LABELS = {
     "broken": "loss bounds broken",
     "magnitude": "mean |g| of lost gradients over that of their tensors",
     "useful": "useful share of the busiest upstream link",
+    "fluid": "iteration time, fluid bound",
     "accuracy": "validation accuracy",
     "loss": "validation loss (cross entropy)",
     "lost": "share of what was sent that did not arrive",
@@ -76,6 +78,7 @@ WHY_ABSENT = {
     "push_p99": "no push was delivered",
     "magnitude": NOTHING_LOST,
     "useful": "no upstream link carries the job",
+    "fluid": "the run has more than one job, or other traffic",
     **dict.fromkeys(("again_lost", "often_lost", "runs", "worst_place", "lost_places"), NOTHING_LOST),
     "together": "the workers' shares lost do not vary",
     "clock": "the network takes no time",
@@ -83,7 +86,7 @@ WHY_ABSENT = {
 }
 """Reasons why a finished run lacks a measure."""
 TIMES = (
-    *("iteration", "p99", "mean", "p50", "push_p99", "encode", "server", "clock", "to"),
+    *("iteration", "fluid", "p99", "mean", "p50", "push_p99", "encode", "server", "clock", "to"),
     *(f"{name}_{rate}" for name in ("step", "to", "worked") for rate in RATES),
 )
 UNITS = {
@@ -129,6 +132,9 @@ def figures(result: Result) -> dict[str, float]:
     pushes = np.asarray(to_numpy(table["kind"])[done] == "push")
     if pushes.any():
         measures["push_p99"] = float(percentile(duration[pushes], 0.99))
+    fluid = fluid_bound(result)
+    if fluid is not None:
+        measures["fluid"] = fluid
     magnitude = lost_magnitude(result)
     if magnitude is not None:
         measures["magnitude"] = magnitude

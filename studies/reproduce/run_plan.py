@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gradwire.analysis.source_digests import engine_digest
+from gradwire.analysis.source_digests import engine_digest, testbed_digest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loading.load import build_scenario, load_tables
@@ -34,8 +34,8 @@ NO_DATA: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One simulation or training run: a scenario under a policy with a seed. `name` is a label; `target`, `rates` and
-    `computing` as in `Setting`."""
+    """One simulation, emulation or training run: a scenario under a policy with a seed. `name` is a label; `target`,
+    `rates` and `computing` as in `Setting`. `is_emulated`: on the testbed."""
 
     key: str
     name: str
@@ -46,6 +46,7 @@ class PlannedRun:
     target: float = 0.0
     rates: tuple[str, ...] = ()
     computing: str = "0ps"
+    is_emulated: bool = False
 
     @property
     def trained(self) -> bool:
@@ -64,6 +65,20 @@ def runs_of_claim(
         if full or not setting.full_only
         for policy in setting.policies
         for seed in range(1, seeds + 1)
+    ]
+
+
+def testbed_runs(claim: Claim, seeds: int, full: bool, data: Mapping[str, str] = NO_DATA) -> list[PlannedRun]:
+    """Return the runs of a claim in the settings that fit the testbed, each simulated and emulated. TCP is the kernel's
+    in both."""
+    return [
+        _run(setting, dict(setting.changes), policy, seed, "cpu", is_emulated)
+        for setting in claim.settings
+        if setting.testbed_policies and (full or not setting.full_only)
+        for policy in setting.policies
+        if policy in setting.testbed_policies
+        for seed in range(1, seeds + 1)
+        for is_emulated in (False, True)
     ]
 
 
@@ -93,26 +108,44 @@ def _size(run: PlannedRun) -> int:
     return sum(job.workers * job.iterations for job in run.scenario.job)
 
 
-def _run(setting: Setting, changes: Json, policy: str, seed: int, device: str) -> PlannedRun:
+def _run(
+    setting: Setting, changes: Json, policy: str, seed: int, device: str, is_emulated: bool | None = None
+) -> PlannedRun:
+    """Return a run. `is_emulated`: None for one by the simulator's own rules, else one beside the testbed's or its."""
     name = setting.scenario
     tables = {key: value for key, value in load_tables(name).items() if key != "policy"}
     chosen = POLICIES[policy]
-    tables = apply_policy(overlay(tables, changes), chosen) | {"seed": seed, "name": name}
+    tables = apply_policy(overlay(tables, changes), chosen)
+    if is_emulated is not None:
+        tables = overlay(tables, dict(setting.testbed))
+    tables |= {"seed": seed, "name": name}
     if "training" in tables:
         tables = with_seed(tables, seed)
         if device != "cpu":  # keeps the keys of runs on the CPU
             tables = overlay(tables, {"training": {"device": device}})
     scenario = build_scenario(tables, f"{name}, {policy}")
+    if is_emulated is not None:
+        scenario = scenario.with_kernels_tcp()
     if scenario.training is not None:
         labels = ("name", "description")
         settings = {key: value for key, value in tables.items() if key not in labels}
         edition = MODEL_VERSIONS.get(scenario.training.model or "", 0)
         key = _hash([settings, (TRAINING_VERSION, edition) if edition else TRAINING_VERSION, _learner()])
     else:
-        key = _hash((scenario.digest(), *(job.trace for job in scenario.job), engine_digest()))
-    words = f"{setting.name}, {chosen.label}, seed {seed}"
+        sources = testbed_digest() if is_emulated else engine_digest()
+        key = _hash((scenario.digest(), *(job.trace for job in scenario.job), sources))
+    words = f"{setting.name}, {chosen.label}, seed {seed}{', on the testbed' if is_emulated else ''}"
     return PlannedRun(
-        key, words, setting.name, policy, seed, scenario, setting.target, setting.rates, setting.computing
+        key,
+        words,
+        setting.name,
+        policy,
+        seed,
+        scenario,
+        setting.target,
+        setting.rates,
+        setting.computing,
+        bool(is_emulated),
     )
 
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 OnProgress = Callable[[float, str], None]
 Figures = dict[str, dict[str, float]]
 NO_DATA: Mapping[str, str] = MappingProxyType({})
+SIMULATED, EMULATED = "sim", "emu"
+"""Worlds that claims are judged by."""
 
 
 def reproduce(
-    name: str,
+    names: Sequence[str],
     out: Path,
     *,
     claims: Sequence[str] = (),
@@ -45,35 +47,40 @@ def reproduce(
     jobs: int = 1,
     data: Mapping[str, str] = NO_DATA,
     device: str = "cpu",
+    world: str = SIMULATED,
     on_progress: OnProgress = lambda share, words: None,
 ) -> list[Judgement]:
-    """Run what the claims of a set need, judge them, and write figures, page.html and claims.json to `out`.
+    """Run what the claims of some sets need, judge them, and write figures, page.html and claims.json to `out`.
 
-    name : one of `gradwire.studies.reproduce.SETS`. `claims` : ids of the chosen ones; all if empty.
+    names : of `gradwire.studies.reproduce.SETS`. `claims` : ids of the chosen ones; all if empty.
     out : folder of the Results and the page; an earlier reproduction in it is resumed.
     full : include the settings that take long. `jobs` : processes at a time.
     seeds : number of seeds; by default 3 for simulations and 5 for training.
     data : for training, locations of "pictures" and "text". `device` : to compute on, as `training.device`.
+    world : "sim"; or "emu": settings that fit the testbed run there in virtual time, beside a simulation of the same,
+        and claims are judged by that.
 
-    Raises `ScenarioError` if the set, claim or device does not exist, or data are missing.
+    Raises `ScenarioError` if a set, claim or device does not exist, data are missing, or no claim fits the testbed.
     Raises `ResultError` if `out` holds something else, or cannot be written.
     """
     from gradwire.studies.reproduce.run_plan import all_runs
     from gradwire.studies.reproduce.run_store import RunStore
-    from gradwire.studies.reproduce.verdicts import judge
+    from gradwire.studies.reproduce.verdicts import judge, judge_testbed
 
-    chosen, plans, seeds = _plans(name, claims, full, seeds, data, device)
+    chosen, plans, seeds = _plans(names, claims, full, seeds, data, device, world)
     with resumable_folder(out, MARK, "a reproduction"):
         figures = _results(all_runs(plans), RunStore(out), jobs, on_progress, full)
-        judgements = [judge(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
+        decide = judge if world == SIMULATED else judge_testbed
+        judgements = [decide(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
         options = [*(f"--claim {claim}" for claim in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
+        options += [f"--world {world}"] if world != SIMULATED else []
         options += [f"--{key} {path}" for key, path in data.items()]
         options += [f"--device {device}"] if device != "cpu" else []
         _write(
             out,
-            name,
+            ", ".join(names),
             judgements,
-            " ".join(["gradwire reproduce", name, *options]),
+            " ".join(["gradwire reproduce", *names, *options]),
             seeds,
             _ground(plans, device, seeds),
         )
@@ -84,7 +91,7 @@ MARK = "reproduction.txt"
 
 
 def listing(
-    name: str,
+    names: Sequence[str],
     out: Path,
     *,
     claims: Sequence[str] = (),
@@ -92,6 +99,7 @@ def listing(
     seeds: int | None = None,
     data: Mapping[str, str] = NO_DATA,
     device: str = "cpu",
+    world: str = SIMULATED,
     on_progress: OnProgress = lambda share, words: None,
 ) -> list[SettingCost]:
     """Estimate what `reproduce` would run, by setting: how much is in `out` already, and the time for the rest.
@@ -106,25 +114,37 @@ def listing(
     from gradwire.studies.training.cost_estimate import costs_by_setting, estimate_costs
 
     placeholders = {"pictures": "synthetic", "text": "synthetic"}
-    _, plans, _ = _plans(name, claims, full, seeds, {**placeholders, **data}, device)
+    _, plans, _ = _plans(names, claims, full, seeds, {**placeholders, **data}, device, world)
     runs, store = all_runs(plans), RunStore(out)
     return costs_by_setting(runs, {run.key: store.share(run.key) for run in runs}, estimate_costs(runs, on_progress))
 
 
 def _plans(
-    name: str, claims: Sequence[str], full: bool, seeds: int | None, data: Mapping[str, str], device: str
+    names: Sequence[str],
+    claims: Sequence[str],
+    full: bool,
+    seeds: int | None,
+    data: Mapping[str, str],
+    device: str,
+    world: str,
 ) -> tuple[list[Claim], list[list[PlannedRun]], int]:
-    """Return (chosen claims, runs of each, number of seeds)."""
+    """Return (chosen claims, runs of each, number of seeds). On the testbed claims without runs are left out."""
     from gradwire.studies.reproduce import TRAINING_SETS, claims_of
-    from gradwire.studies.reproduce.run_plan import runs_of_claim
+    from gradwire.studies.reproduce.run_plan import runs_of_claim, testbed_runs
     from gradwire.studies.training.run import auto_device, check_trainings
 
-    chosen = claims_of(name, list(claims))
-    seeds = seeds or (5 if name in TRAINING_SETS else 3)
+    chosen = claims_of(names, claims)
+    seeds = seeds or (5 if any(name in TRAINING_SETS for name in names) else 3)
+    if world == EMULATED:
+        emulated = [(claim, plan) for claim in chosen if (plan := testbed_runs(claim, seeds, full))]
+        if not emulated:
+            expected = "one of S1, S3, S8, S9 and M1 to M3, of the sets dlcp and mlt"
+            raise ScenarioError("none of the claims fits the testbed", "--world emu", expected)
+        return [claim for claim, _ in emulated], [plan for _, plan in emulated], seeds
     device = device if device != "auto" else auto_device()  # part of a training run's key
     plans = [runs_of_claim(claim, seeds, full, data, device) for claim in chosen]
     if device != "cpu" and not any(run.trained for plan in plans for run in plan):
-        raise ScenarioError(f"{device} has no effect: {name} only simulates", "--device", "no --device")
+        raise ScenarioError(f"{device} has no effect: {', '.join(names)} only simulates", "--device", "no --device")
     check_trainings(run.scenario for plan in plans for run in plan)
     return chosen, plans, seeds
 
@@ -197,11 +217,13 @@ def _figures(run: PlannedRun, store: RunStore) -> dict[str, float] | None:
 
 
 def _play(runs: Sequence[PlannedRun], store: RunStore, jobs: int) -> Iterator[PlannedRun]:
-    """Simulate or train runs, `jobs` at a time; yield each that is done."""
-    if jobs == 1:
-        for run in runs:
-            _one(run, store)
-            yield run
+    """Simulate or train runs, `jobs` at a time, and emulate runs one by one; yield each that is done."""
+    alone = [run for run in runs if jobs == 1 or run.is_emulated]
+    runs = [run for run in runs if run not in alone]
+    for run in alone:
+        _one(run, store)
+        yield run
+    if not runs:
         return
     from gradwire.sim.engine.specialization import engine_fingerprint
 
@@ -215,7 +237,16 @@ def _play(runs: Sequence[PlannedRun], store: RunStore, jobs: int) -> Iterator[Pl
 
 
 def _one(run: PlannedRun, store: RunStore) -> None:
-    (_trained if run.trained else _simulated)(run.scenario, store.place(run.key))
+    function = _emulated if run.is_emulated else _trained if run.trained else _simulated
+    function(run.scenario, store.place(run.key))
+
+
+def _emulated(scenario: Scenario, folder: Path) -> None:
+    """Run on the testbed in virtual time and store the Result."""
+    from gradwire.emu.testbed import Request
+    from gradwire.studies.connect import emulate
+
+    emulate(scenario, request=Request(clock="virtual")).write(folder)
 
 
 def _simulated(scenario: Scenario, folder: Path) -> None:
@@ -257,10 +288,13 @@ def _ground(plans: Sequence[Sequence[PlannedRun]], device: str, seeds: int) -> J
     from gradwire.studies.training.run import auto_device
 
     runs = [run for plan in plans for run in plan]
+    emulated = "kernel and sockets in virtual time" if any(run.is_emulated for run in runs) else ""
     traces = dict.fromkeys(job.trace for run in runs for job in run.scenario.job)
     computed = (auto_device() if device == "auto" else device) if any(run.trained for run in runs) else ""
     rules = {POLICIES[run.policy].label: POLICIES[run.policy].ours for run in runs if POLICIES[run.policy].ours}
-    return {"traces": [Path(trace).name for trace in traces], "device": computed, "seeds": seeds, "ours": rules}
+    return {"traces": [Path(trace).name for trace in traces], "device": computed, "seeds": seeds, "ours": rules} | (
+        {"testbed": emulated} if emulated else {}
+    )
 
 
 def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int, ground: Json) -> None:

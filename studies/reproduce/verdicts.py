@@ -21,7 +21,7 @@ interval excludes zero; otherwise it may be chance, and is called unresolved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isinf
 from statistics import fmean, median
 
@@ -118,13 +118,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim with its verdict, the reason in a sentence, and the figures that both come from."""
+    """A claim with its verdict, the reason in a sentence, and the figures that both come from.
+
+    simulated : of figures from the testbed, the judgement by the simulations beside them.
+    """
 
     claim: Claim
     verdict: str
     reason: str
     findings: tuple[Finding, ...]
     figures: Figures
+    simulated: Judgement | None = None
 
     def over_seeds(self, setting: str, policy: str, measure: str) -> SeedRange | None:
         """Return a measure over the seeds; None if absent."""
@@ -134,6 +138,27 @@ class Judgement:
             if (s, p) == (setting, policy) and measure in figures
         )
         return SeedRange(values) if values else None
+
+
+def judge_testbed(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:
+    """Return the verdict on a claim by the runs on the testbed, with the one by the simulations beside them. Figures of
+    policies or settings that the testbed does not have are left out."""
+    ones = {(run.setting, run.policy): 1.0 for run in runs}
+
+    def known(expect: Expect) -> bool:
+        try:
+            expect.value(lambda setting, policy, measure: ones[setting, policy])
+        except KeyError:
+            return False
+        return True
+
+    settings = {run.setting for run in runs}
+    expects = tuple(e for e in claim.expects if set(e.settings) <= settings and known(e))
+    chosen = replace(claim, expects=expects)
+    emulated, simulated = (
+        judge(chosen, [run for run in runs if run.is_emulated == world], figures) for world in (True, False)
+    )
+    return replace(emulated, simulated=simulated)
 
 
 def judge(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:
@@ -282,6 +307,38 @@ def _label(finding: Finding) -> str:
 
 def _sentence(*parts: str) -> str:
     return "".join(f"{part[:1].upper()}{part[1:]}. " for part in parts if part).strip()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A time in one setting under one policy, on the testbed and simulated: medians over the seeds (ps)."""
+
+    setting: str
+    policy: str
+    measure: str
+    emulated: float
+    simulated: float
+
+    @property
+    def difference(self) -> float:
+        """The emulated time over the simulated one, less one."""
+        return self.emulated / self.simulated - 1
+
+
+AGREEMENT_MEASURES = ("iteration", "mean", "p99")
+
+
+def agreements(judgement: Judgement) -> list[Agreement]:
+    """Return the times of a judgement that was made on the testbed, beside those of the simulations."""
+    if judgement.simulated is None:
+        return []
+    found = []
+    for setting, policy in dict.fromkeys((s, p) for s, p, _ in judgement.figures):
+        for measure in AGREEMENT_MEASURES:
+            pair = [each.over_seeds(setting, policy, measure) for each in (judgement, judgement.simulated)]
+            if pair[0] is not None and pair[1] is not None:
+                found.append(Agreement(setting, policy, measure, pair[0].median, pair[1].median))
+    return found
 
 
 @dataclass(frozen=True)

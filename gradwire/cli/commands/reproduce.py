@@ -15,12 +15,12 @@ from gradwire.cli.terminal import for_people, progress
 
 @for_people
 def cmd_reproduce(
-    name: Annotated[
-        str,
+    sets: Annotated[
+        list[str],
         typer.Argument(
-            help="dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped averaging; tolerance: "
-            "effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared with dense training "
-            "and reducers; loop: accuracy over time on a fabric, by transport.",
+            help="One or several of: dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped "
+            "averaging; tolerance: effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared "
+            "with dense training and reducers; loop: accuracy over time on a fabric, by transport.",
             autocompletion=complete_from("gradwire.studies.reproduce", "SETS"),
         ),
     ],
@@ -42,6 +42,13 @@ def cmd_reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Output directory of Results and page; an earlier reproduction is resumed.")
     ] = None,
+    world: Annotated[
+        str,
+        typer.Option(
+            metavar="sim|emu",
+            help="emu: judge by real sockets in virtual time, with simulations beside them. For dlcp and mlt.",
+        ),
+    ] = "sim",
     only_list: Annotated[
         bool, typer.Option("--list", help="Only list the runs, those that are done, and the time for the rest.")
     ] = False,
@@ -49,18 +56,21 @@ def cmd_reproduce(
 ) -> None:
     """Test published claims: the claim, the measurement, and the verdict. An interrupted command can be resumed. A
     claim that is not reproduced is not an error."""
+    from gradwire.scenarios.errors import ScenarioError
     from gradwire.studies.parallel.process_pool import cores
     from gradwire.studies.reproduce.runner import reproduce
 
-    output_dir = out or Path("results") / f"reproduce-{name}"
+    if world not in ("sim", "emu"):
+        raise ScenarioError(f'"{world}" is no world', "--world", "sim, or emu")
+    output_dir = out or Path("results") / f"reproduce-{'-'.join([*sets, *(['testbed'] if world == 'emu' else [])])}"
     jobs = jobs or (cores() if device is None else 1)
     data = {key: value for key, value in (("pictures", pictures), ("text", text)) if value is not None}
     if only_list:
-        _list(name, output_dir, claim or [], full, seeds, jobs, data, device or "cpu", as_json)
+        _list(sets, output_dir, claim or [], full, seeds, jobs, data, device or "cpu", world, as_json)
         return
-    with progress(f"reproduce {name}", as_json) as show:
+    with progress(f"reproduce {' '.join(sets)}", as_json) as show:
         judgements = reproduce(
-            name,
+            sets,
             output_dir,
             claims=claim or (),
             full=full,
@@ -68,6 +78,7 @@ def cmd_reproduce(
             jobs=jobs,
             data=data,
             device=device or "cpu",
+            world=world,
             on_progress=show,
         )
     if as_json:
@@ -75,20 +86,20 @@ def cmd_reproduce(
 
         typer.echo(json.dumps(as_dict(judgements)))
         return
-    from gradwire.studies.reproduce.claims_page import basis_text, finding_line, published_words
+    from gradwire.studies.reproduce.claims_page import agreement_lines, basis_text, finding_lines, published_words
 
     typer.echo(basis_text(json.loads((output_dir / "claims.json").read_text(encoding="utf-8"))))
     for each in judgements:
         typer.echo(f"\n{each.claim.id}  {each.claim.sentence}")
         typer.echo(f"    published: {published_words(each.claim)} (source: {each.claim.source})")
-        for one in each.findings:
-            typer.echo(f"    {finding_line(one)}")
+        for line in (*finding_lines(each), *agreement_lines(each)):
+            typer.echo(f"    {line}")
         typer.echo(f"    {each.verdict.upper()}. {each.reason}")
     typer.echo(f"\npage and plots: {output_dir}/page.html")
 
 
 def _list(
-    name: str,
+    names: list[str],
     output_dir: Path,
     claims: list[str],
     full: bool,
@@ -96,6 +107,7 @@ def _list(
     jobs: int,
     data: dict[str, str],
     device: str,
+    world: str,
     as_json: bool,
 ) -> None:
     """Print the planned runs, as a table or as JSON."""
@@ -103,9 +115,17 @@ def _list(
     from gradwire.scenarios.readable import wall_text
     from gradwire.studies.reproduce.runner import listing
 
-    with progress(f"reproduce {name} --list", as_json) as show:
+    with progress(f"reproduce {' '.join(names)} --list", as_json) as show:
         rows = listing(
-            name, output_dir, claims=claims, full=full, seeds=seeds, data=data, device=device, on_progress=show
+            names,
+            output_dir,
+            claims=claims,
+            full=full,
+            seeds=seeds,
+            data=data,
+            device=device,
+            world=world,
+            on_progress=show,
         )
     runs, done = sum(row.runs for row in rows), sum(row.kept for row in rows)
     left = [row.left_s for row in rows if row.left_s is not None]
@@ -126,7 +146,7 @@ def _list(
         ]
         for row in rows
     ]
-    print_grid(Grid(f"{name}: {runs} runs, {done} done", head, lines))
+    print_grid(Grid(f"{', '.join(names)}: {runs} runs, {done} done", head, lines))
     if not left:
         typer.echo("Simulations are not timed beforehand; each takes seconds to minutes.")
         return

@@ -23,6 +23,8 @@ from gradwire.studies.reproduce.verdicts import Judgement
 
 PANELS = 4
 """Settings in one row."""
+LONGEST = 5.0
+"""Length of the longest bar over the shortest one; longer ones are cut off."""
 LETTERS = 60
 """Characters of a title over a whole row."""
 
@@ -66,23 +68,33 @@ def claim_figure(judgement: Judgement) -> Figure | None:
                 panel.set_xlabel(fill(_words(judgement, measure), 36), color=GREY)
             finish_rows(panel)
         words = "lines: range of the seeds"
+        if any("fluid" in figures for figures in judgement.figures.values()):
+            words += "; ticks: fluid bound"
         words = words if has_own_measures else f"{_words(judgement, claim.shown)}; {words}"
         figure.supxlabel(words, fontsize=7.5, color=GREY)
     return figure
 
 
 def _bars(panel: Axes, judgement: Judgement, setting: Setting, measure: str, colours: dict[str, str]) -> None:
-    """Draw a bar per policy with the range over the seeds and its median. `colours` : by policy, in order."""
+    """Draw a bar per policy with the range over the seeds and its median, and a tick at the fluid bound of an
+    iteration. `colours` : by policy, in order."""
     scale, _ = _scale(judgement, measure)
+    spreads = {policy: judgement.over_seeds(setting.name, policy, measure) for policy in colours}
+    longest = LONGEST * min((spread.median / scale for spread in spreads.values() if spread), default=0.0)
     for row, policy in enumerate(colours):
-        spread = judgement.over_seeds(setting.name, policy, measure)
+        spread = spreads[policy]
         if spread is None:
             continue
-        middle, low, high = spread.median / scale, min(spread.values) / scale, max(spread.values) / scale
+        ends = spread.median, min(spread.values), max(spread.values)
+        middle, low, high = (min(value / scale, longest) for value in ends)
         error = [[middle - low], [high - middle]]
         panel.barh(row, middle, color=colours[policy], height=0.7, xerr=error, ecolor="black", capsize=2)
-        text = f" {middle:,.0f}" if middle >= 1000 else f" {middle:.3g}"
-        panel.annotate(text, (high, row), va="center", fontsize=6.5)
+        number = spread.median / scale
+        text = f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+        panel.annotate(f" {text}" if number < longest else f" {text} (cut off)", (high, row), va="center", fontsize=6.5)
+        fluid = judgement.over_seeds(setting.name, policy, "fluid") if measure == "iteration" else None
+        if fluid is not None:
+            panel.vlines(fluid.median / scale, row - 0.35, row + 0.35, color="black", linewidth=1.2)
 
 
 def _words(judgement: Judgement, measure: str) -> str:

@@ -148,7 +148,7 @@ def test_effects_figure_draws_more_settings_than_colours() -> None:
 
 def test_two_line_variant_labels_do_not_overlap() -> None:
     """Labels that are too long for one line are wrapped."""
-    claim = next(each for each in claims_of("loop") if each.id == "L6")
+    claim = next(each for each in claims_of(["loop"]) if each.id == "L6")
     runs = runs_of_claim(claim, 2, False, {"pictures": "synthetic"})
     figure = effects_figure(judge(claim, runs, {run.key: {"accuracy": 0.5 - 0.01 * run.seed} for run in runs}))
     assert figure is not None
@@ -203,7 +203,7 @@ def test_claims_without_required_data_are_refused() -> None:
 def test_training_runs_are_shared_across_claims_and_keyed_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lossless variants are one run for all claims; the simulator's sources do not change keys."""
     data = {"pictures": "synthetic", "text": "synthetic"}
-    plans = [runs_of_claim(claim, 2, False, data) for name in TRAINING_SETS for claim in claims_of(name)]
+    plans = [runs_of_claim(claim, 2, False, data) for name in TRAINING_SETS for claim in claims_of([name])]
     clean = {run.key for plan in plans for run in plan if run.policy == "lossless" and "ResNet-8" in run.setting}
     assert len(clean) == 2, "one for each seed"
     assert len(all_runs(plans)) < sum(map(len, plans))
@@ -283,9 +283,9 @@ def test_repeated_reproduction_trains_missing_runs_only(tmp_path: Path, monkeypa
         "data": {"pictures": "synthetic"},
         "on_progress": lambda share, words: heard.append(words),
     }
-    (judged,) = door.reproduce("tolerance", tmp_path / "out", **again)
+    (judged,) = door.reproduce(["tolerance"], tmp_path / "out", **again)
     assert len(made) == 6 and judged.verdict == SHOWN and not any("compiling" in each for each in heard)
     assert "--pictures synthetic" in (tmp_path / "out" / "page.html").read_text()
     shutil.rmtree(made[3])
-    (second,) = door.reproduce("tolerance", tmp_path / "out", **again)
+    (second,) = door.reproduce(["tolerance"], tmp_path / "out", **again)
     assert made[6:] == [made[3]] and second.figures == judged.figures

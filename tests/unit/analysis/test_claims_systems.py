@@ -138,7 +138,7 @@ def test_every_measure_has_a_unit() -> None:
 def test_system_claims_share_baseline_training_runs() -> None:
     """Dense training and reducers are trained once for all three sets; target and rates do not change keys."""
     quick = {
-        name: all_runs([runs_of_claim(each, 3, False, DATA) for each in claims_of(name)])
+        name: all_runs([runs_of_claim(each, 3, False, DATA) for each in claims_of([name])])
         for name in ("mp2", "mipd", "slimdp")
     }
     keys = [{run.key for run in runs if run.setting == SYSTEMS} for runs in quick.values()]
@@ -149,7 +149,7 @@ def test_system_claims_share_baseline_training_runs() -> None:
         for run in runs
     )
     for name, runs in quick.items():
-        full = all_runs([runs_of_claim(each, 3, True, DATA) for each in claims_of(name)])
+        full = all_runs([runs_of_claim(each, 3, True, DATA) for each in claims_of([name])])
         assert len(full) > len(runs) and any(run.scenario.training.epochs == 20 for run in full)
     (one, *_), (other, *_) = runs_of_claim(_claim(), 1, False), runs_of_claim(_claim(), 1, False)
     assert one.key == other.key and one.rates == RATES and one.target == 0.3
@@ -168,12 +168,12 @@ def test_shared_run_keeps_rates_and_target_of_any_claim() -> None:
 def test_loop_claims_train_over_the_simulated_network() -> None:
     """Loss bounds apply to pushes only, except in rings, where either half may have one. The DCTCP run with small
     packets is shared by three settings."""
-    runs = all_runs([runs_of_claim(each, 2, False, DATA) for each in claims_of("loop")])
+    runs = all_runs([runs_of_claim(each, 2, False, DATA) for each in claims_of(["loop"])])
     assert len(runs) == 2 * (4 + 3 + 3 + 2 + 11 + 4 + 7 + 6)
     halves = {run.policy: (run.scenario.job[0].push_bound, run.scenario.job[0].pull_bound) for run in runs}
     assert (halves["ring-switches-scatter"], halves["ring-switches-gather"]) == ((0.2, 0.0), (0.0, 0.2))
     assert (halves["ring-lossless"], halves["ring-switches"]) == ((0.0, 0.0), (0.2, 0.2))
-    for run in all_runs([runs_of_claim(each, 2, True, DATA) for each in claims_of("loop")]):
+    for run in all_runs([runs_of_claim(each, 2, True, DATA) for each in claims_of(["loop"])]):
         assert run.scenario.training.network == "simulated"
         assert bool(run.target) is not ("40 steps" in run.setting)
         assert run.scenario.training.spread is ("spread" in run.policy)
@@ -182,7 +182,7 @@ def test_loop_claims_train_over_the_simulated_network() -> None:
 
 
 def test_asynchronous_loop_variants_differ_in_transport_and_tagging() -> None:
-    runs = {run.policy: run.scenario for run in runs_of_claim(claims_of("loop")[-1], 1, False, DATA)}
+    runs = {run.policy: run.scenario for run in runs_of_claim(claims_of(["loop"])[-1], 1, False, DATA)}
     assert len(runs) == 6
     for kind in ("asynchronous", "mipd"):
         dctcp, dlcp, flat = (runs[f"{kind}-{key}"] for key in ("dctcp", "dlcp", "flat"))
@@ -198,7 +198,7 @@ def test_asynchronous_loop_variants_differ_in_transport_and_tagging() -> None:
 
 def test_eager_stop_variants_differ_in_send_order_only() -> None:
     """Variants of one seed have the same scenario except for the send order."""
-    claim = next(each for each in claims_of("loop") if each.id == "L6")
+    claim = next(each for each in claims_of(["loop"]) if each.id == "L6")
     runs = {run.policy: run for run in runs_of_claim(claim, 1, False, DATA)}
     for end in ("", "-deep", "-deep-fifth", "-path-fifth", "-tags"):
         found = []
@@ -218,7 +218,7 @@ def test_eager_stop_variants_differ_in_send_order_only() -> None:
 def test_lossless_variants_reuse_the_accuracy_curve_of_the_baseline() -> None:
     """DCTCP reaches the target after 90 of 100 steps, which take 9 ms each over persistent connections. Packets of
     512 bytes have a separate expectation, the last one."""
-    claims = {each.id: each for each in claims_of("loop")}
+    claims = {each.id: each for each in claims_of(["loop"])}
     claim, figures = claims["L2"], {}
     for run in runs_of_claim(claims["L2"], 1, False, DATA):
         found = {"clock": 10.0 * MS, "accuracy": 0.3}
@@ -244,7 +244,7 @@ def test_lossless_variants_reuse_the_accuracy_curve_of_the_baseline() -> None:
 
 def test_legends_stay_within_their_subfigure() -> None:
     """Each setting has a row, and long names do not push its legend beyond the row."""
-    claim, figures = next(each for each in claims_of("loop") if each.id == "L1"), {}
+    claim, figures = next(each for each in claims_of(["loop"]) if each.id == "L1"), {}
     for run in runs_of_claim(claim, 1, False, DATA):
         found = {"accuracy": 0.3, "clock": 10.0 * MS, "steps_to": 90.0, "to": 900.0 * MS}
         figures[run.key] = found | {"accuracy@100": 0.3, "clock@100": 1000.0 * MS}
@@ -282,7 +282,7 @@ def test_step_times_are_stored_and_only_missing_runs_are_repeated(
         step_time_model, "synchronous_step_times",
         lambda scenario, pushed, pulled, rates, computing: (asked.append((pushed, pulled)), dict.fromkeys(rates, 7 * MS))[1],
     )  # fmt: skip
-    (first,) = door.reproduce("mp2", tmp_path / "out", seeds=1)
+    (first,) = door.reproduce(["mp2"], tmp_path / "out", seeds=1)
     assert len(asked) == 2 and (4 * 75_290, 4 * 75_290) in asked
     figures = first.figures["tiny", "slimdp", 1]
     assert (
@@ -291,5 +291,5 @@ def test_step_times_are_stored_and_only_missing_runs_are_repeated(
     kept = sorted((tmp_path / "out" / "runs").glob(f"*/{PRICES}"))
     assert len(kept) == 2 and json.loads(kept[0].read_text()) == {"5ms": {"1Gbps": 7 * MS}}
     shutil.rmtree(kept[0].parent)
-    door.reproduce("mp2", tmp_path / "out", seeds=1)
+    door.reproduce(["mp2"], tmp_path / "out", seeds=1)
     assert len(asked) == 3 and kept[0].is_file()

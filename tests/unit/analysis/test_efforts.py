@@ -49,7 +49,7 @@ def test_step_counts_follow_from_epochs() -> None:
     """8 workers with batches of 16 take 390 steps per epoch of 50,000 pictures."""
     found = {}
     data = {"pictures": "synthetic", "text": __file__}
-    for run in runs_of_claim(claims_of("tolerance", ["S6"])[0], 1, True, data):
+    for run in runs_of_claim(claims_of(["tolerance"], ["S6"])[0], 1, True, data):
         found[run.setting] = steps_of(run), held_out_samples(run.scenario.training)
     assert found["ResNet-20, 50,000 pictures, 20 epochs"] == (7800, 10_000)
     assert found["ResNet-8, 10,000 pictures, 3 epochs"] == (234, 10_000)
@@ -64,7 +64,7 @@ def test_cost_estimate_times_each_kind_of_training_run_once(monkeypatch: pytest.
     found = estimate_costs(runs, lambda share, words: None)
     assert sorted({run.policy for run in timed}) == ["lossless", "p0.3"] and len(timed) == 2
     assert {(run.setting, found[run.key]) for run in runs} == {("long", 9.0), ("short", 6.0)}
-    assert estimate_costs(runs_of_claim(claims_of("dlcp", ["S2"])[0], 1, False), lambda share, words: None) == {}
+    assert estimate_costs(runs_of_claim(claims_of(["dlcp"], ["S2"])[0], 1, False), lambda share, words: None) == {}
 
 
 def test_listing_leaves_the_output_directory_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +73,11 @@ def test_listing_leaves_the_output_directory_unchanged(tmp_path: Path, monkeypat
     monkeypatch.setattr(door, "_time_steps", lambda run, read: TrainingCost(1.0, 0.0, 0.0))
     asked: Any = {"full": True, "seeds": 1}
     out = tmp_path / "out"
-    before = reproductions.listing("tolerance", out, **asked)
+    before = reproductions.listing(["tolerance"], out, **asked)
     assert not out.exists() and [(row.setting, row.runs, row.kept, row.steps, row.left_s) for row in before] == [
         ("long", 2, 0, 9, 18.0), ("short", 2, 0, 6, 12.0),
     ]  # fmt: skip
-    reproductions.reproduce("tolerance", out, seeds=1)
+    reproductions.reproduce(["tolerance"], out, seeds=1)
     store, runs = RunStore(out), all_runs([runs_of_claim(CLAIM, 1, True)])
     begun, done = (
         next(run for run in runs if run.setting == name and run.policy == "p0.3") for name in ("long", "short")
@@ -86,7 +86,7 @@ def test_listing_leaves_the_output_directory_unchanged(tmp_path: Path, monkeypat
         reproductions._one(begun, store)
     (store.place(done.key) / "training.json").write_text("no")
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    after = {row.setting: row for row in reproductions.listing("tolerance", out, **asked)}
+    after = {row.setting: row for row in reproductions.listing(["tolerance"], out, **asked)}
     assert files == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert (after["long"].kept, after["long"].begun, after["long"].left_s) == (0, 1, pytest.approx(9 + 9 * 5 / 9))
     assert (after["short"].kept, after["short"].begun, after["short"].left_s) == (1, 0, 6.0)
@@ -117,7 +117,11 @@ def test_full_reproduction_starts_with_the_shortest_runs(tmp_path: Path, monkeyp
     one = reproductions._one
     monkeypatch.setattr(reproductions, "_one", lambda run, store: (made.append(run.setting), one(run, store))[1])
     reproductions.reproduce(
-        "tolerance", tmp_path / "out", full=True, seeds=1, on_progress=lambda share, words: heard.append((share, words))
+        ["tolerance"],
+        tmp_path / "out",
+        full=True,
+        seeds=1,
+        on_progress=lambda share, words: heard.append((share, words)),
     )
     assert made == ["short", "short", "long", "long"]
     shares = [share for share, words in heard if "runs" in words and "timing" not in words]

@@ -138,7 +138,7 @@ def test_damaged_missing_tables_are_reported(tmp_path: Path, row: tuple[Any, ...
 def test_loss_maps_share_a_colour_scale_and_do_not_overlap() -> None:
     """Maps show the first seed, and variants with servers have none. The colour scale ends at the largest share of
     all maps."""
-    claim = next(each for each in claims_of("loop") if each.id == "L8")
+    claim = next(each for each in claims_of(["loop"]) if each.id == "L8")
     figures = {}
     for run in runs_of_claim(claim, 2, False, {"pictures": "synthetic"}):
         hops = 14 if run.setting.startswith("ResNet-8 in a ring") else 1

@@ -103,7 +103,7 @@ def test_terminal_and_page_show_published_number_verdict_and_limit() -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_every_figure_of_a_claim_can_be_judged(name: str) -> None:
     """A figure without published number and without limits would have no verdict; marks are those of the sources."""
-    for claim in claims_of(name):
+    for claim in claims_of([name]):
         for expect in claim.expects:
             assert expect.published or expect.low is not None or expect.high is not None, (claim.id, expect.text)
             if expect.published is not None:

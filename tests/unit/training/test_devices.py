@@ -349,7 +349,7 @@ def test_reproduction_run_keys_depend_on_device() -> None:
     from gradwire.studies.reproduce.run_plan import runs_of_claim
 
     data = {"pictures": "synthetic", "text": "synthetic"}
-    claim = claims_of("reducers", [])[0]
+    claim = claims_of(["reducers"])[0]
     before, cpu, cuda = (runs_of_claim(claim, 1, False, data, *more) for more in ((), ("cpu",), ("cuda",)))
     assert [run.key for run in before] == [run.key for run in cpu]
     assert not {run.key for run in cpu} & {run.key for run in cuda}
