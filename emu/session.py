@@ -1,4 +1,4 @@
-"""Session: a long-lived network of a scenario on real sockets that runs a job's iterations one at a time.
+"""`Session` keeps the testbed's network alive while a trainer runs a job's iterations one by one on real sockets.
 
 Its counterpart in the simulator is `gradwire.sim.sessions.session`: a trainer provides the messages of a step, and
 learns what arrived and how long it took before the next one. The network (namespaces and switches, or a virtual machine

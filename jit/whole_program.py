@@ -1,4 +1,4 @@
-"""Whole-program compilation: all functions of an engine are linked, optimised and translated once.
+"""Patches Numba to link, optimise and translate all functions of an engine once, as one program.
 
 Numba makes a library of every function it compiles: it links all callees, optimises, translates to machine code, and
 adds two wrappers for calls from Python and C. Of the hundred functions of an engine only one is called from Python, so

@@ -1,4 +1,4 @@
-"""A simulation under way: its progress, and the Result so far."""
+"""`SimulationRun` reports the progress of a simulation under way, and collects its Result; `Coupling` advances it."""
 
 from __future__ import annotations
 

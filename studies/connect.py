@@ -1,4 +1,4 @@
-"""Python API functions that join several packages: simulate, compare, plot and emulate."""
+"""Implements `simulate`, `compare`, `metrics`, `plot` and `emulate` of the Python API, which join several packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Separate parameters of each worker, where workers have different ones, and their updates.
+"""Keeps and updates separate parameters for each worker, which differ after losses, partial pulls or asynchronous
+pulls.
 
 One model serves all workers: to compute a worker's gradients, its parameters are put into the model and the server's,
 which are the model's own, are restored afterwards (`Copies`). `Replicas` are for workers of which not all received

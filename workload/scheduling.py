@@ -1,4 +1,4 @@
-"""Scheduling: the decisions of a job's scheduler, as plain data.
+"""`Scheduling` holds, as plain data, the decisions that a scheduler makes and its job carries out.
 
 They are: the parts that gradients are cut into, the start of communication, the order of a host's messages and their
 number in flight, and the messages that forward waits for. Without a scheduler, the job's keys `order`, `credit` and

@@ -1,4 +1,4 @@
-"""Watches a virtual machine from outside: reads its clock, detects a stopped one, pauses it, and waits for its end.
+"""Reads a virtual machine's clock from outside, detects if it stops, pauses the machine, and waits for its end.
 
 If time passes only when everything sleeps, it stops while a process inside polls, and no process there can notice. The
 same holds if all processes of the machine sleep for ever. Both are visible from outside: the clock is a word in the

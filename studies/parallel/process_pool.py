@@ -1,4 +1,4 @@
-"""A pool of worker processes that survives the death of a worker.
+"""Runs tasks in a pool of worker processes; a killed worker loses only its task, and another replaces it.
 
 `reproduce` and `sweep` run hundreds of independent simulations. Python's own pool would do but for one thing: a worker
 that is killed (out of memory, `kill -9`, a crash in compiled code) breaks the whole pool. Here it costs only the piece

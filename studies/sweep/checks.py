@@ -1,4 +1,4 @@
-"""Checks of a sweep as a whole: the measures, axes and jobs named in measures and plots exist."""
+"""Checks that a sweep's measures and plots refer only to existing measures, axes and jobs."""
 
 from __future__ import annotations
 

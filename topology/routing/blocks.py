@@ -1,4 +1,4 @@
-"""The table of groups: one entry per switch and block of destinations, with details for blocks that need them.
+"""Builds the routing table, which maps a switch and a block of destinations to an ECMP group of links.
 
 A switch sends most destinations the same way: all of another pod up, all of another group by one cable. So destinations
 (edge switches) are ordered with neighbours together and cut into *blocks*. If a switch has one group for a whole block,

@@ -1,4 +1,4 @@
-"""Writer of traces (tables: `gradwire.traces.storage.tables`) and reader of their raw gradients."""
+"""Writes traces as folders of tables (`gradwire.traces.storage.tables`), and reads their raw gradients."""
 
 from __future__ import annotations
 

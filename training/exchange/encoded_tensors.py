@@ -1,4 +1,4 @@
-"""Encoded tensors: the form in which a tensor is sent, in packets that can be decoded independently.
+"""`Encoded` holds a tensor as a reducer encoded it, and splits it into packets that are decoded independently.
 
 An encoded tensor is a run of equal *units* - a value; a value and its index; a bucket of quantised values with its norm
 - and a *head* that every packet repeats, such as the scale of the whole tensor. A unit never spans packets, so a packet

@@ -1,4 +1,4 @@
-"""MP2: workers push an eighth of their parameters, and the server predicts the rest.
+"""Trains with MP2, where workers push an eighth of their parameters and the server predicts the rest.
 
 In a step every worker makes its own SGD step from the common parameters and pushes the new values of some of them. The
 server averages these, and a network predicts from them, and from how parameters moved when they were last pushed, how

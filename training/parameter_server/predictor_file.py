@@ -1,4 +1,6 @@
-"""Predictor files: an `.npz` with the weights by name and a manifest. Needs no torch; `predictor` has the nets."""
+"""Reads predictor files (`.npz` with the weights by name and a manifest), which `predictor` writes. Needs no torch;
+`predictor` has the nets.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn-by-turn messages of single workers: pushes to the servers of a scenario's one job, and pulls.
+"""Builds the messages of one worker's push or pull, for asynchronous parameter servers whose workers act one by one.
 
 Synchronous workers play whole iterations (`gradwire.workload.incremental.iteration_player`). Workers of an asynchronous
 server act one by one: each push and each pull is a separate program part, whose messages are those of the job's

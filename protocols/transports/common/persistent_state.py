@@ -1,4 +1,4 @@
-"""Persistent state of connections, pairs and hosts: its relevant fields, and the points in time among them.
+"""Selects the fields by which fast-forward compares the state of connections, pairs and hosts, and shifts their times.
 
 Connections that carry message after message, and the state that the messages of a pair of hosts share, outlive the
 messages. Iterations of a job that begin with equal state are equal, so they need not be simulated again

@@ -1,4 +1,6 @@
-"""`Reliable`, the base class of window transports: sizes, field offsets, parameters and functions of `window`."""
+"""`Reliable`, the base class of window transports, declares their sizes, field offsets, hooks and parameters; `window`
+implements the protocol.
+"""
 
 from __future__ import annotations
 

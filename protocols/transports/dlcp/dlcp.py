@@ -1,4 +1,5 @@
-"""DLCP (arXiv 2008.08445, later MLT, NSDI '24): bounded loss, any order, little congestion control.
+"""Declares the transport DLCP (arXiv 2008.08445, later MLT, NSDI '24) and implements its receiver, which sends Stop and
+Bitmap. Loss is bounded, data arrive in any order, and congestion control is minimal.
 
 Known from the papers [notes]: data is placed out of order; the receiver counts bytes per tensor and sends *Stop* once
 at least (1 - p) of them have arrived; a sender that has sent everything sends *Probe*, the receiver answers *Bitmap*

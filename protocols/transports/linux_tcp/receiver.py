@@ -1,4 +1,4 @@
-"""The Linux receiver: delayed acknowledgements as in the kernel.
+"""Decides when the Linux TCP receiver acknowledges a packet, at once or delayed, as the kernel does.
 
 As `delayed_acks`, but the first packets of a connection are acknowledged one by one ("is_quick", sixteen in the kernel)
 [net/ipv4/tcp_input.c: `tcp_event_data_recv`], and so is the last packet of a message, which is flagged (PSH) and whose

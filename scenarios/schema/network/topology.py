@@ -1,4 +1,4 @@
-"""Base classes of [topology] tables.
+"""Defines the base classes of [topology] tables, which count hosts and build the network, and limits on its size.
 
 Each kind is a class in its own file (see `gradwire.scenarios.loading.registry`): its keys, its size, and the generator
 or reader of the network.

@@ -1,4 +1,6 @@
-"""Management of messages and their records for Python, between two calls of the engine."""
+"""Gives Python a compiled function that opens and closes messages, and allocates records and memory, between engine
+calls.
+"""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.header import State

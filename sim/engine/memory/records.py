@@ -1,4 +1,5 @@
-"""Flow records: the words of a flow's sender and receiver in the state.
+"""Locates the sender's and receiver's records of flows in the engine's memory, and computes their initial words by
+variant.
 
 A message has one record of each while it is under way, and so have a stream (`gradwire.sim.engine.memory.connections`)
 and a group (`gradwire.sim.engine.memory.pairs`), whose records stay. Compiled code writes them

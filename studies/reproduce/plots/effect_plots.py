@@ -1,4 +1,5 @@
-"""Figure of effects: differences of arms from their baseline, in points, with 95 % intervals over paired seeds.
+"""Draws the accuracy of a claim's policies (arms) minus the baseline's, in points, with 95 % intervals over paired
+seeds.
 
 Arms on an axis (shares lost) become curves, one for each setting, in one panel; others a row each, a panel per
 setting, filled if the effect is resolved and hollow if it may be chance.

@@ -1,4 +1,4 @@
-"""Groups of workers that share a model: the members of each collective of a split model.
+"""Divides the workers of a split model into tensor, expert and data-parallel groups, the members of its collectives.
 
 Workers are numbered with tensor parallelism innermost, then expert parallelism, then the rest of data parallelism, as
 in Megatron-LM [recalled]; with consecutive placement, workers that share a layer's matrices, which communicate most,

@@ -1,4 +1,4 @@
-"""Staged collectives: buckets of gradients that go through a schedule of transfers.
+"""`Staged` builds an iteration's messages and events for buckets of gradients that go through a schedule of transfers.
 
 The kind of collective provides the schedule; `gradwire.workload.collectives.common.transfer_schedule` derives the
 dependencies between its transfers.
