@@ -131,14 +131,17 @@ def _plans(
     """Return (chosen claims, runs of each, number of seeds). On the testbed claims without runs are left out."""
     from gradwire.studies.reproduce import TRAINING_SETS, claims_of
     from gradwire.studies.reproduce.run_plan import runs_of_claim, testbed_runs
+    from gradwire.studies.reproduce.verdicts import claim_on_testbed
     from gradwire.studies.training.run import auto_device, check_trainings
 
     chosen = claims_of(names, claims)
     seeds = seeds or (5 if any(name in TRAINING_SETS for name in names) else 3)
     if world == EMULATED:
-        emulated = [(claim, plan) for claim in chosen if (plan := testbed_runs(claim, seeds, full))]
+        planned = [(claim, testbed_runs(claim, seeds, full)) for claim in chosen]
+        emulated = [(claim_on_testbed(claim, plan), plan) for claim, plan in planned]
+        emulated = [(claim, plan) for claim, plan in emulated if claim.expects]
         if not emulated:
-            expected = "one of S1, S3, S8, S9 and M1 to M3, of the sets dlcp and mlt"
+            expected = "S1, S3, S8, S9 or S10 of dlcp, or M2 of mlt"
             raise ScenarioError("none of the claims fits the testbed", "--world emu", expected)
         return [claim for claim, _ in emulated], [plan for _, plan in emulated], seeds
     device = device if device != "auto" else auto_device()  # part of a training run's key

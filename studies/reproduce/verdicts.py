@@ -140,23 +140,25 @@ class Judgement:
         return SeedRange(values) if values else None
 
 
-def judge_testbed(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:
-    """Return the verdict on a claim by the runs on the testbed, with the one by the simulations beside them. Figures of
-    policies or settings that the testbed does not have are left out."""
+def claim_on_testbed(claim: Claim, runs: Sequence[PlannedRun]) -> Claim:
+    """Return a claim with only those expectations whose settings and policies the runs have."""
     ones = {(run.setting, run.policy): 1.0 for run in runs}
+    settings = {run.setting for run in runs}
 
-    def known(expect: Expect) -> bool:
+    def is_known(expect: Expect) -> bool:
         try:
             expect.value(lambda setting, policy, measure: ones[setting, policy])
         except KeyError:
             return False
-        return True
+        return settings.issuperset(expect.settings)
 
-    settings = {run.setting for run in runs}
-    expects = tuple(e for e in claim.expects if set(e.settings) <= settings and known(e))
-    chosen = replace(claim, expects=expects)
+    return replace(claim, expects=tuple(filter(is_known, claim.expects)))
+
+
+def judge_testbed(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:
+    """Return the verdict on a claim by the runs on the testbed, with the one by the simulations beside them."""
     emulated, simulated = (
-        judge(chosen, [run for run in runs if run.is_emulated == world], figures) for world in (True, False)
+        judge(claim, [run for run in runs if run.is_emulated == world], figures) for world in (True, False)
     )
     return replace(emulated, simulated=simulated)
 

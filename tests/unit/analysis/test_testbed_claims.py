@@ -16,7 +16,7 @@ from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, ratio
 from gradwire.studies.reproduce.claims_page import agreement_lines, as_dict, finding_lines, html_page
 from gradwire.studies.reproduce.run_plan import testbed_runs as runs_on_testbed
-from gradwire.studies.reproduce.verdicts import agreements
+from gradwire.studies.reproduce.verdicts import agreements, claim_on_testbed
 from gradwire.studies.reproduce.verdicts import judge_testbed as judged_on_testbed
 from tests.support.emu_cases import needs
 
@@ -78,8 +78,10 @@ def test_testbed_accepts_every_planned_scenario(name: str) -> None:
 
 def test_verdict_is_that_of_sockets_with_simulated_figures_beside() -> None:
     """DLCP takes 5 us in both worlds, DCTCP 10 us on sockets and 6 us simulated: gains of 1 and 0.2."""
-    claim = claim_of(FAST, NO_RIVAL, NO_SETTING)
-    runs = runs_on_testbed(claim, 1, False)
+    whole = claim_of(FAST, NO_RIVAL, NO_SETTING)
+    runs = runs_on_testbed(whole, 1, False)
+    claim = claim_on_testbed(whole, runs)
+    assert claim.expects == (FAST,)
     times = {("dlcp", True): 5e6, ("dlcp", False): 5e6, ("dctcp-10ms", True): 10e6, ("dctcp-10ms", False): 6e6}
     judged = judged_on_testbed(claim, runs, {run.key: {"mean": times[run.policy, run.is_emulated]} for run in runs})
     assert judged.verdict == "shown" and judged.simulated is not None and judged.simulated.verdict == "not shown"
