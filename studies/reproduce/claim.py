@@ -35,7 +35,7 @@ class Setting:
         their clock.
     rates : link rates for which step times are computed, with `computing` per step.
     testbed : overlay, after that of the policy, that makes it small and slow enough for real sockets.
-    testbed_policies : of `policies`, those that the testbed has.
+    testbed_policies : of `policies`, those that the testbed has. `testbed_words` : what the overlay makes of it.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Setting:
     computing: str = "0ps"
     testbed: JsonView = field(default_factory=dict)
     testbed_policies: tuple[str, ...] = ()
+    testbed_words: str = ""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,10 @@ def basis_text(ground: JsonView) -> str:
     if "seeds" in ground:
         sentences.append(f"Seeds: {', '.join(map(str, range(1, ground['seeds'] + 1)))}.")
     if ground.get("ours"):
-        rules = "; ".join(f"{label}: {words}" for label, words in ground["ours"].items())
+        labels: dict[str, list[str]] = {}
+        for label, words in ground["ours"].items():
+            labels.setdefault(words, []).append(label)
+        rules = ". ".join(f"{', '.join(names)}: {words}" for words, names in labels.items())
         sentences.append(f"Rules of policies that are not the papers' [ours]: {rules}.")
     return " ".join(sentences)
 
@@ -116,11 +119,19 @@ def _lead(judgements: Sequence[Judgement], seeds: int) -> str:
             "smallest and the largest value."
         )
     return (
-        f"Figures are medians of {seeds} seeds, with the smallest and the largest if these differ. Verdicts are "
+        f"{_medians(seeds)} Verdicts are "
         "computed from them. Beside a published number: <b>reached</b>, <b>same direction</b> with the share of the "
         "published effect, <b>opposite</b>, or <b>unresolved</b> if the seeds disagree about the sign. Other claims "
         "are judged by limits of this project [ours]: <b>shown</b> if all hold, <b>not shown</b> if none does. "
         "Not measured on hardware. Baselines of the TCP family are shown with both minimum time-outs."
+    )
+
+
+def _medians(seeds: int) -> str:
+    return (
+        f"Figures are medians of {seeds} seeds, with the smallest and the largest if these differ."
+        if seeds > 1
+        else "Figures are of one seed."
     )
 
 
@@ -152,12 +163,15 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
     if claim.remark:
         lines.append(f"<p class='remark'>{prose(claim.remark)}</p>")
     if judgement.findings:
-        heads = ("figure", "measured", "published", "verdict", "our limit [ours]", "")
+        beside = judgement.simulated
+        measured = ("on sockets", "simulated") if beside else ("measured",)
+        heads = ("figure", *measured, "published", "verdict", "our limit [ours]", "")
         lines.append("<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
-        for finding in judgement.findings:
+        for number, finding in enumerate(judgement.findings):
+            simulated = f"<td class='n'>{beside.findings[number].measured}</td>" if beside else ""
             what = f"{finding.expect.text}{f' ({finding.expect.condition})' if finding.expect.condition else ''}"
             lines.append(
-                f"<tr><td>{escape(what)}</td><td class='n'>{finding.measured}</td>"
+                f"<tr><td>{escape(what)}</td><td class='n'>{finding.measured}</td>{simulated}"
                 f"<td class='n'>{escape(finding.published_text)}</td>"
                 f"<td>{escape(finding.comparison.text) if finding.comparison else ''}</td>"
                 f"<td class='n'>{escape(finding.expected_text)}</td><td>{limit_verdict(finding)}"

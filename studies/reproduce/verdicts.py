@@ -141,7 +141,7 @@ class Judgement:
 
 
 def claim_on_testbed(claim: Claim, runs: Sequence[PlannedRun]) -> Claim:
-    """Return a claim with only those expectations whose settings and policies the runs have."""
+    """Return a claim with the settings, policies and expectations that the runs have; its remark describes them."""
     ones = {(run.setting, run.policy): 1.0 for run in runs}
     settings = {run.setting for run in runs}
 
@@ -152,7 +152,14 @@ def claim_on_testbed(claim: Claim, runs: Sequence[PlannedRun]) -> Claim:
             return False
         return settings.issuperset(expect.settings)
 
-    return replace(claim, expects=tuple(filter(is_known, claim.expects)))
+    chosen = tuple(
+        replace(setting, policies=tuple(policy for policy in setting.policies if (setting.name, policy) in ones))
+        for setting in claim.settings
+        if setting.name in settings
+    )
+    words = "; ".join(f"{setting.name}: {setting.testbed_words}" for setting in chosen)
+    remark = f"On the testbed. {words}. TCP is the kernel's."
+    return replace(claim, settings=chosen, expects=tuple(filter(is_known, claim.expects)), remark=remark)
 
 
 def judge_testbed(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:

@@ -15,6 +15,7 @@ from gradwire.studies.reproduce import claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, ratio
 from gradwire.studies.reproduce.claims_page import agreement_lines, as_dict, finding_lines, html_page
+from gradwire.studies.reproduce.policies import POLICIES
 from gradwire.studies.reproduce.run_plan import testbed_runs as runs_on_testbed
 from gradwire.studies.reproduce.verdicts import agreements, claim_on_testbed
 from gradwire.studies.reproduce.verdicts import judge_testbed as judged_on_testbed
@@ -39,6 +40,7 @@ def claim_of(*expects: Expect) -> Claim:
         BURST,
         testbed=SMALL,
         testbed_policies=("dlcp", "dctcp-10ms"),
+        testbed_words="20 kB",
     )
     other = Setting("t", "incast-mix", ("dlcp",), BURST)
     return Claim("T1", "[ours]", "It is fast.", "", (setting, other), expects, "mean")
@@ -73,7 +75,8 @@ def test_testbed_accepts_every_planned_scenario(name: str) -> None:
         check_scenario(run.scenario)
     for claim in claims:
         for setting in claim.settings:
-            assert bool(setting.testbed) or not setting.testbed_policies
+            assert (setting.testbed and setting.testbed_words) or not setting.testbed_policies
+            assert set(setting.testbed_policies) <= set(POLICIES)
 
 
 def test_verdict_is_that_of_sockets_with_simulated_figures_beside() -> None:
@@ -82,6 +85,8 @@ def test_verdict_is_that_of_sockets_with_simulated_figures_beside() -> None:
     runs = runs_on_testbed(whole, 1, False)
     claim = claim_on_testbed(whole, runs)
     assert claim.expects == (FAST,)
+    assert [(setting.name, setting.policies) for setting in claim.settings] == [("s", ("dlcp", "dctcp-10ms"))]
+    assert claim.remark == "On the testbed. s: 20 kB. TCP is the kernel's."
     times = {("dlcp", True): 5e6, ("dlcp", False): 5e6, ("dctcp-10ms", True): 10e6, ("dctcp-10ms", False): 6e6}
     judged = judged_on_testbed(claim, runs, {run.key: {"mean": times[run.policy, run.is_emulated]} for run in runs})
     assert judged.verdict == "shown" and judged.simulated is not None and judged.simulated.verdict == "not shown"
@@ -92,7 +97,9 @@ def test_verdict_is_that_of_sockets_with_simulated_figures_beside() -> None:
         ("dctcp-10ms", pytest.approx(2 / 3)),
     ]
     assert agreement_lines(judged)[1].endswith("10.0 us, simulated 6.00 us (+66.7 %)")
-    assert "+66.7 %" in html_page("t", [judged], [None], "x", 1)
+    page = html_page("t", [judged], [None], "x", 1)
+    assert "+66.7 %" in page and "Figures are of one seed." in page
+    assert "<td class='n'>100 %</td><td class='n'>20.0 %</td>" in page
     (plain,) = as_dict([judged])["claims"]  # type: ignore[misc]
     assert [row["policy"] for row in plain["agreement"]] == ["dlcp", "dctcp-10ms"]
 
