@@ -79,16 +79,13 @@ class PlotData:
         cls, file: SweepFile, plot: Plot, points: Sequence[PointPlace], records: Mapping[str, Record]
     ) -> PlotData | None:
         """Return the data of a plot; None if none of its points is done."""
-        done = [
-            point
-            for point in shown_points(file, plot, points)
-            if (record := records.get(point.key)) is not None and record.state == "done"
-        ]
+        shown = shown_points(file, plot, points)
+        done = [point for point in shown if (record := records.get(point.key)) is not None and record.state == "done"]
         if not done:
             return None
         measures = [name for name in (plot.x, plot.y, plot.value) if name and split_measure(name)[1] in MEASURES]
         data = cls(file, plot, done, records, summary_lines(done, records, measures))
-        return replace(data, lines=_gain_lines(data)) if plot.kind == "gain" else data
+        return replace(data, lines=_gain_lines(data, shown)) if plot.kind == "gain" else data
 
     def panel(self, value: Scalar | None) -> PlotData:
         """Return the data of the panel of one value; all data without panels."""
@@ -127,11 +124,13 @@ class PlotData:
         return [line for line in self.lines if all(not key or line[key] == value for key, value in wanted.items())]
 
 
-def _gain_lines(data: PlotData) -> list[Line]:
+def _gain_lines(data: PlotData, shown: Sequence[PointPlace]) -> list[Line]:
     """Return the lines of a plot of kind "gain": coordinates of a cell and of its panel, and the gain in percent. A
-    cell without figures of both sides has none."""
+    cell has none while one of its points (`shown`: of the plot) is not done: it may be the best."""
     plot = data.plot
     columns = [column for column in (plot.x, plot.y, plot.panels) if column]
+    done = {point.key for point in data.points}
+    open_cells = {tuple(point.at[column] for column in columns) for point in shown if point.key not in done}
     best: dict[tuple[Scalar | None, ...], dict[bool, float]] = {}
     for line in data.lines:
         value, mine = line[plot.value], str(line[plot.by]) in plot.gain_of
@@ -141,7 +140,7 @@ def _gain_lines(data: PlotData) -> list[Line]:
     return [
         {**dict(zip(columns, place, strict=True)), plot.value: 100 * (cell[False] / cell[True] - 1)}
         for place, cell in best.items()
-        if len(cell) == 2
+        if len(cell) == 2 and place not in open_cells
     ]
 
 

@@ -196,11 +196,11 @@ def test_gain_map_compares_one_value_with_best_of_others() -> None:
             records[point.key] = Record("done", {"web": JobFigures({"slowdown_p99": 5.0}, {})})
     (figure,) = figures(sweep, points, records).values()
     assert np.allclose(figure.axes[0].images[0].get_array(), [[100, 100], [100, -50]])
-    for point in points:  # a cell in which one side is missing stays empty
-        if point.at["load"] == 0.2 and point.at["queues"] == 2:
-            records.pop(point.key)
+    missing = next(point for point in points if point.at["load"] == 0.2 and point.at["queues"] == 8)
+    records.pop(missing.key)  # a cell stays empty until all of its points are done
     (figure,) = figures(sweep, points, records).values()
-    assert np.isnan(np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)[:, 0]).all()
+    cells = np.ma.filled(figure.axes[0].images[0].get_array(), np.nan)
+    assert np.isnan(cells).tolist() == [[missing.at["buffer"] == size, False] for size in ("128KiB", "1MiB")]
 
 
 @pytest.mark.parametrize(
