@@ -220,10 +220,10 @@ def mean(runs: list[Result], column: str) -> float:
 
 @pytest.mark.slow
 def test_emulated_drops_agree_under_repeated_loss():
-    """Senders probe for missing packets, even if the probes are lost, and only they repeat them. Nanoseconds decide
-    about a tenth of the drops here, in both, so these are means of the same runs. Rates follow marks alone, or little
-    is dropped."""
-    runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp")[: by_profile(3, 2)]
+    """Senders probe for missing packets, even if the probes are lost, and only they repeat them. Nanoseconds decide some
+    percent of the drops here, in both, so these are means of the same runs. Senders keep the rate of their line, or
+    little is dropped."""
+    runs = job("udp", stop_policy="eager", send_order="sequential", rate_control="dctcp", floor=1)[: by_profile(3, 2)]
     sims = [simulate(each) for each in runs]
     emus = [virtually(each) for each in runs]
     assert mean(emus, "drops_tail") == pytest.approx(mean(sims, "drops_tail"), rel=0.05)
