@@ -284,7 +284,7 @@ def test_unparsable_scenario_files_are_rejected(tmp_path: Path, text: bytes, wor
         assert word in str(caught.value)
 
 
-def test_missing_file_is_named(tmp_path: Path):
+def test_missing_files(tmp_path: Path):
     with pytest.raises(ScenarioError, match="no such file"):
         load_scenario(tmp_path / "nowhere.toml")
     with pytest.raises(ScenarioError, match="no such file"):
