@@ -48,8 +48,15 @@ INTERVALS = (
     "unresolved if their interval includes zero, or with fewer than three seeds."
 )
 VERDICTS = (
-    "reached", "same direction", "mixed", "opposite", "shown", "shown under a condition", "unresolved", "not shown",
-)  # fmt: skip
+    "reached",
+    "same direction",
+    "mixed",
+    "opposite",
+    "shown",
+    "shown under a condition",
+    "unresolved",
+    "not shown",
+)
 
 
 # --- training runs ---------------------------------------------------------------------------------------------------

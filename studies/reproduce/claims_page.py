@@ -33,9 +33,13 @@ td.n { text-align: right; white-space: nowrap } img { max-width: 100% }
 .shown { color: #00704f } .part { color: #9a6200 } .not { color: #b03a00 } .remark { color: #595959 }
 """
 CLASSES = {
-    "shown": "shown", "shown under a condition": "part", "unresolved": "part",
-    "reached": "shown", "same direction": "part", "mixed": "part",
-}  # fmt: skip
+    "shown": "shown",
+    "shown under a condition": "part",
+    "unresolved": "part",
+    "reached": "shown",
+    "same direction": "part",
+    "mixed": "part",
+}
 HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
 
 

@@ -137,6 +137,9 @@ def _plans(
     chosen = claims_of(names, claims)
     seeds = seeds or (5 if any(name in TRAINING_SETS for name in names) else 3)
     if world == EMULATED:
+        for value, option in ((device != "cpu", "--device"), (bool(data), "--pictures and --text")):
+            if value:
+                raise ScenarioError("has no effect: nothing is trained with --world emu", option, "no such option")
         planned = [(claim, testbed_runs(claim, seeds, full)) for claim in chosen]
         emulated = [(claim_on_testbed(claim, plan), plan) for claim, plan in planned]
         emulated = [(claim, plan) for claim, plan in emulated if claim.expects]
@@ -221,11 +224,11 @@ def _figures(run: PlannedRun, store: RunStore) -> dict[str, float] | None:
 
 def _play(runs: Sequence[PlannedRun], store: RunStore, jobs: int) -> Iterator[PlannedRun]:
     """Simulate or train runs, `jobs` at a time, and emulate runs one by one; yield each that is done."""
-    alone = [run for run in runs if jobs == 1 or run.is_emulated]
-    runs = [run for run in runs if run not in alone]
-    for run in alone:
-        _one(run, store)
-        yield run
+    for run in runs:
+        if jobs == 1 or run.is_emulated:
+            _one(run, store)
+            yield run
+    runs = [run for run in runs if jobs > 1 and not run.is_emulated]
     if not runs:
         return
     from gradwire.sim.engine.specialization import engine_fingerprint

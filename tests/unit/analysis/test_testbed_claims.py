@@ -109,6 +109,8 @@ def test_verdict_is_that_of_sockets_with_simulated_figures_beside() -> None:
     [
         (["dlcp", "--world", "moon"], '"moon" is no world'),
         (["lee", "--world", "emu"], "none of the claims fits the testbed"),
+        (["dlcp", "--world", "emu", "--device", "cuda"], "--device: has no effect: nothing is trained"),
+        (["dlcp", "--world", "emu", "--pictures", "synthetic"], "--pictures and --text: has no effect"),
     ],
 )
 def test_reproduce_names_invalid_worlds(arguments: list[str], message: str, tmp_path: Path) -> None:
