@@ -41,7 +41,7 @@ def checked(tables: dict[str, Any], folder: Path) -> list[Scenario]:
 
 
 def play(
-    tables: dict[str, Any], folder: Path, *, seconds: float = 5.0, against_oracle: bool = True,
+    tables: dict[str, Any], folder: Path, *, seconds: float = 3.0, against_oracle: bool = True,
     coverage: Coverage | None = None,
 ) -> str:  # fmt: skip
     """Check a scenario and run it; the answer is one of `tests.soak.ANSWERS`. `coverage` counts those in which engine and

@@ -12,7 +12,7 @@ from tests.soak.coverage import Coverage, Features
 from tests.soak.drawn import Scenarios, combination
 from tests.soak.played import play, scratch
 
-OF_EACH = 100
+OF_EACH = 150
 """Scenarios of a combination, which takes seconds to compile."""
 
 

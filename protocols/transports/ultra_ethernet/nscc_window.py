@@ -54,14 +54,17 @@ FAST = -1  # value of `packets_without_delay`: fast increase
 WIDE = 1 << SHIFT  # a window of one packet
 NO_DELAY = 1_000_000  # ps
 MOST_INCREASE = 1 << 46
-NO_WINDOW = 1 << 22 + SHIFT  # a window that never limits the sender
+NO_WINDOW = 1 << 22 + SHIFT  # a window that never limits the sender: 4 million packets
+EXACT_BELOW, WIDEST = 1 << 32, 1 << 52  # times 1000 in 20-bit fixed point, with and without its fraction, fits 64 bits
 
 
 @njit
 def largest(params: NsccParameters, flow: NsccFlow) -> int:
-    """Return the largest window with the present estimate of the base round trip, packets << 16."""
-    packets = (flow.base_rtt << SHIFT) // (params.packet_bytes * flow.ps_per_byte >> 16)
-    return max(fixed_mul(packets, params.max_window), WIDE)
+    """Return the largest window with the present estimate of the base round trip, packets << 16; at most NO_WINDOW."""
+    packets = min((flow.base_rtt << SHIFT) // (params.packet_bytes * flow.ps_per_byte >> 16), WIDEST)
+    if packets < EXACT_BELOW:
+        return min(max(fixed_mul(packets, params.max_window), WIDE), NO_WINDOW)
+    return min((packets >> FRACTION_BITS) * params.max_window, NO_WINDOW)
 
 
 @njit

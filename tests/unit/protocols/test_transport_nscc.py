@@ -358,3 +358,13 @@ def test_random_responses_neither_overflow_nor_stall_the_sender():
             assert flow.sender.cwnd >= 1 << SHIFT
         assert flow.sender.nxt == 300
         assert flow.run["pull"](flow.memory, flow.k, flow.f, Word(now)) == BLOCKED
+
+
+@pytest.mark.parametrize("base_rtt", [10, 10 * US, 4 * MS, 1000 * MS])
+@pytest.mark.parametrize("max_window", [0.01, 1.5, 1000.0])
+def test_first_window_fits_64_bits_at_any_round_trip(base_rtt: int, max_window: float) -> None:
+    """It is the largest window, of at least one packet and at most four million. `Word` refuses what does not fit the
+    engine's 64 bits: at 4 ms and 450 Gbps, 10 bandwidth-delay products of small packets once did not."""
+    flow = FlowHarness(Nscc, 100, base_rtt=base_rtt, rate=450 * GBPS, payload=64, max_window=max_window, word=Word)
+    expected = max_window * base_rtt / (flow.parameters.packet_bytes * 8e12 / (450 * GBPS))
+    assert flow.sender.cwnd / (1 << SHIFT) == pytest.approx(min(max(expected, 1), 1 << 22), rel=0.01)
