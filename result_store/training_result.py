@@ -58,10 +58,13 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "step": "int64", "turn": "int64", "worker": "int32", "clock_ps": "int64", "stale": "int64", "loss": "float64",
         "sent_bytes": "int64", "pulled_bytes": "int64", "lost": "float64",
     },
+    "predictions": {
+        "step": "int64", "predictor": "string", "error": "float64", "accuracy": "float64", "loss": "float64",
+    },
 }  # fmt: skip
 """Columns and their types, by table."""
 
-OPTIONAL_TABLES = ("turns",)
+OPTIONAL_TABLES = ("turns", "predictions")
 """Tables that exist only if they have rows."""
 
 ADDED_COLUMNS = {"lost": {"turn": None}}

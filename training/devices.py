@@ -27,6 +27,11 @@ NOT_DETERMINISTIC = re.compile(r"(\S+) does not have a deterministic implementat
 """The warning of torch about such an operation."""
 
 
+def model_device(model: torch.nn.Module) -> torch.device:
+    """Return the device of a model's parameters; the CPU if it has none."""
+    return next((parameter.device for parameter in model.parameters()), CPU)
+
+
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[set[str]]:
     """Make torch compute deterministically on a GPU, as far as it can; do nothing on the CPU. Yields a set that

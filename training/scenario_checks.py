@@ -14,7 +14,7 @@ from gradwire.result_store.provenance import ChangedInput, changed_inputs, file_
 from gradwire.result_store.training_result import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError, shorten
 from gradwire.scenarios.loading.toml import read_toml
-from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, ReplayedLosses, Training
+from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, ReplayedLosses, Training
 from gradwire.traces.models import ModelKind, find_model
 from gradwire.training.exchange.lossy_ring import check_ring
 from gradwire.training.loss_replay import recorded_run
@@ -152,6 +152,9 @@ def check_system(system: Any, table: Training, job: Job) -> None:
     if job.pull_bound:
         what = f"{job.pull_bound} would lose what servers send back"
         raise ScenarioError(what, "job.pull_bound", f"0: {system.kind} needs all of it")
+    if isinstance(table.network, RandomLoss) and table.network.way != "push":
+        what = f"{table.network.way} would lose what servers send back"
+        raise ScenarioError(what, "training.network.way", f"push: {system.kind} needs all of that")
     if not system.together and job.fill != "zero":
         what = f"{job.fill} applies to a mean of workers, and those of {system.kind} push one by one"
         raise ScenarioError(what, "job.fill", "zero")

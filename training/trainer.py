@@ -25,7 +25,7 @@ from gradwire.scenarios.validation.argument_checks import require_instance, wron
 from gradwire.traces.trace import TensorInfo
 from gradwire.training.backward.worker_gradients import ComputeGradients, FastestGradients
 from gradwire.training.data import Dealer, Images, Text
-from gradwire.training.devices import CPU, Stopwatch, random_states, restore_random_states, to_device
+from gradwire.training.devices import Stopwatch, model_device, random_states, restore_random_states, to_device
 from gradwire.training.exchange.exchange import Exchange, ExchangeStats
 from gradwire.training.exchange.lossy_ring import lossless_all_reduce
 from gradwire.training.networks.builtin_networks import Ideal
@@ -139,7 +139,7 @@ class Trainer:
             raise wrong_type_error(loss, "Trainer(loss)", "a function of (model, inputs, targets)", ScenarioError)
         self.asking: Callable[[tuple[Tensor, ...]], AbstractContextManager[object]] = lambda inputs: nullcontext()
         """Context around each call of the model outside the loss, given its inputs."""
-        self.device = next((parameter.device for parameter in model.parameters()), CPU)
+        self.device = model_device(model)
         """Device of the model's parameters; everything but what goes to the network is there."""
         check_precision(self.model, recipe.precision, self.device)
         self.loss = in_precision(loss, recipe.precision, self.device)
@@ -232,6 +232,11 @@ class Trainer:
 
     def turn_rows(self) -> list[dict[str, Any]]:
         """Return the turns of the last step as rows of the table `turns`, if workers push one by one."""
+        return []
+
+    def prediction_rows(self) -> list[dict[str, Any]]:
+        """Return how well each predictor of parameters does now as rows of the table `predictions`, if there are
+        any."""
         return []
 
     def score(self, batch: int = 500) -> Score:

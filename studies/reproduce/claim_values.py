@@ -79,6 +79,18 @@ def saved_or_not(setting: str, arm: str, over: str, measure: str) -> Value:
     return lambda at: _share_saved(at(setting, arm, measure), at(setting, over, measure))
 
 
+def saved_at_share(setting: str, arm: str, over: str, rate: str, base: str, share: float) -> Value:
+    """Return the share of another arm's time saved to a share of the final accuracy of the arm `base`, rounded to a
+    percent; steps times the time of a step at a link rate. Infinite times as in `saved_or_not`."""
+
+    def value(at: At) -> float:
+        percent = round(100 * share * at(setting, base, "accuracy"))
+        times = [at(setting, key, f"steps_to@{percent}") * at(setting, key, f"step_{rate}") for key in (arm, over)]
+        return _share_saved(*times)
+
+    return value
+
+
 def saved_by_clock(setting: str, clock: str, arm: str, baseline: str, over: str) -> Value:
     """Return the share of the time to the accuracy that is saved against an arm. The arm trains like the baseline, with
     its own time of a step, from the setting `clock`."""
@@ -129,6 +141,7 @@ VALUES: dict[str, tuple[Callable[..., Value], str]] = {
     "saved more": (saved_more, "share"),
     "saved or not": (saved_or_not, "share"),
     "saved by clock": (saved_by_clock, "share"),
+    "saved at share": (saved_at_share, "share"),
     "ratio to setting": (ratio_to_setting, "ratio"),
     "saved by setting": (saved_by_setting, "share"),
     "growth by setting": (growth_by_setting, "share"),

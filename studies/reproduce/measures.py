@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,15 @@ MEASURE_LABELS = {
     },
     "apart": "distance of the workers' parameters from their mean, root mean square at the end",
     "apart_max": "largest distance of a worker's parameter from their mean, at the end",
+    **{
+        f"{name}_{predictor}": f"{words}, {how}"
+        for name, words in (
+            ("error", "distance of the server's model from the workers' mean, over that of known values"),
+            ("accuracy", "accuracy of the server's model, mean of all evaluations"),
+            ("loss", "loss of the server's model, mean of all evaluations"),
+        )
+        for predictor, how in (("network", "predicted"), ("hold", "held velocities"), ("none", "known values"))
+    },
 }
 NOTHING_LOST, NOTHING_DELIVERED = "nothing was lost", "no message was delivered"
 WHY_ABSENT = {
@@ -93,6 +103,7 @@ UNITS = {
     **dict.fromkeys(TIMES, "time"),
     **dict.fromkeys(("broken", "step_bytes", "apart", "apart_max", "pulled", "traffic", "steps_to"), "count"),
     **dict.fromkeys(("worst", "magnitude", "loss", "runs", "together", "worst_place"), "ratio"),
+    **{f"{name}_{how}": "ratio" for name in ("error", "loss") for how in ("network", "hold", "none")},
 }
 
 
@@ -158,6 +169,21 @@ def training_figures(training: TrainingResult) -> dict[str, float]:
         "apart": float(training.steps[-1]["apart_rms"]),
         "apart_max": float(training.steps[-1]["apart_max"]),
         "step_bytes": float(np.mean([row["sent_bytes"] for row in training.steps])) / workers,
+        **_prediction_figures(training.tables.get("predictions", ())),
+    }
+
+
+def _prediction_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how far the server's model is from the workers' mean with each predictor, over what it knows, as means of
+    all evaluations, and its accuracy and loss there; "network" is any predictor but holding and none."""
+    by_predictor: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        name = row["predictor"] if row["predictor"] in ("hold", "none") else "network"
+        by_predictor.setdefault(name, []).append(row)
+    return {
+        f"{measure}_{name}": fmean(float(row[measure]) for row in some)
+        for name, some in by_predictor.items()
+        for measure in ("error", "accuracy", "loss")
     }
 
 
@@ -178,7 +204,8 @@ SECOND_PS = 1e12
 def costs(training: TrainingResult, target: float, step_ps: Mapping[str, int]) -> dict[str, float]:
     """Return measures of `MEASURE_LABELS` in bytes and picoseconds.
 
-    For curves it adds accuracy and clock at each evaluation.
+    For curves it adds accuracy and clock at each evaluation, and the steps to each percent of accuracy
+    ("steps_to@57").
 
     target : the accuracy that times are to; 0: none.
     step_ps : step time by link rate, computing and network (`gradwire.studies.training.step_time_model`).
@@ -192,14 +219,13 @@ def costs(training: TrainingResult, target: float, step_ps: Mapping[str, int]) -
     if clock:
         measures["clock"] = clock / steps
     measures |= {f"step_{rate}": float(step) for rate, step in step_ps.items()}
+    by_step = [(0.0, CHANCE), *((float(row["step"]), float(row["accuracy"])) for row in training.scores)]
+    measures |= {f"steps_to@{percent}": first_crossing(by_step, percent / 100) for percent in range(11, 100)}
     for row in training.scores:
         measures |= {f"accuracy@{row['step']}": float(row["accuracy"]), f"clock@{row['step']}": float(row["clock_ps"])}
     if not target:
         return measures
-    reached = first_crossing(
-        [(0.0, CHANCE), *((float(row["step"]), row["accuracy"]) for row in training.scores)], target
-    )
-    measures["steps_to"] = reached
+    measures["steps_to"] = reached = first_crossing(by_step, target)
     if clock:
         times = [(float(row["clock_ps"]), float(row["accuracy"])) for row in training.scores]
         measures["to"] = first_crossing([(0.0, CHANCE), *times], target)

@@ -159,7 +159,8 @@ def _trainers(plan: PredictorPlan) -> list[tuple[str, int, Callable[[], Trainer]
 
 
 def _sample(kind: str, trainer: Trainer, seed: int, on_progress: ProgressCallback) -> Any:
-    from gradwire.training.parameter_server.predictor_fitting import sample_blocks, sample_scalars
+    from gradwire.training.parameter_server.block_fitting import sample_blocks
+    from gradwire.training.parameter_server.predictor_fitting import sample_scalars
 
     return (sample_blocks if kind == "mp2" else sample_scalars)(trainer, seed, on_progress)
 

@@ -222,6 +222,7 @@ def _train(
         for row in trainer.run(score_every, until, progress):
             if isinstance(row, Score):
                 tables["scores"].append(asdict(row))
+                tables["predictions"] += [{"step": row.step, **each} for each in trainer.prediction_rows()]
             else:
                 tables["steps"].append(asdict(row))
                 turns = trainer.turn_rows()
@@ -358,7 +359,6 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
 
     from gradwire.scenarios.validation.effect import keys_without_effect
     from gradwire.scenarios.version import VERSION
-    from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer
 
     return {
         "name": scenario.name,
@@ -370,7 +370,6 @@ def _summary(scenario: Scenario, trainer: Trainer) -> dict[str, Any]:
         "workers": trainer.recipe.workers,
         "parameters": sum(info.numel for info in trainer.infos),
         "encode_time": trainer.recipe.encode_time,
-        **({"pushed_in_full": trainer.full} if isinstance(trainer, Mp2Trainer) else {}),
         "tensors": [info.name for info in trainer.infos],
         "versions": {"gradwire": VERSION, "torch": torch.__version__, "python": platform.python_version()},
         "command": command_line(),

@@ -135,8 +135,10 @@ class Asynchronous(Trainer):
         if (rounds := self.exchange.reducer.rounds) > 1:
             what = f"{self.exchange.reducer.kind} has {rounds} rounds in which workers agree"
             raise ValueError(f"{what}; expected one: they come one by one")
-        if getattr(innermost(self.exchange.reducer), "vote", False):
-            raise ValueError(f"{self.exchange.reducer.kind}: vote = true needs all workers, and they push one by one")
+        for key in ("vote", "both_ways"):
+            if getattr(innermost(self.exchange.reducer), key, False):
+                what = f"{self.exchange.reducer.kind}: {key} = true needs the mean of all workers"
+                raise ValueError(f"{what}, and they push one by one")
         self.staleness, self.pace = staleness, pace or LinkTiming()
         count = recipe.workers
         self.copies = Copies(model, count)
@@ -260,6 +262,9 @@ class Asynchronous(Trainer):
             nbytes += Encoded((value.view(-1),)).nbytes(self.recipe.payload)
         return nbytes
 
+    def adopt(self, worker: int) -> None:
+        """Finish a pull at the worker, as far as the server has no part in it."""
+
     def answer(self, worker: int, nbytes: int) -> list[int]:
         """Return the bytes of each message of a pull of `nbytes`, for a network that carries them."""
         return [4 * info.numel for info in self.infos]
@@ -323,6 +328,7 @@ class Asynchronous(Trainer):
             began = time.thread_time_ns()
             nbytes = self.pull(worker)
             self.server_ns += time.thread_time_ns() - began
+            self.adopt(worker)
             total += nbytes
             self.pulled_at[worker] = self.version
             self.batches[worker], self.begun = self.begun, self.begun + 1

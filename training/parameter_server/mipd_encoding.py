@@ -12,10 +12,12 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gradwire.training.exchange.encoded_tensors import Encoded
+from gradwire.training.parameter_server.mipd_server import decode_codes
 from gradwire.training.reducers import base
 from gradwire.training.reducers.base import group_units
 
@@ -110,6 +112,10 @@ def dequantise(encoded: Encoded, bits: int, count: int) -> Tensor:
         return torch.empty(0, device=encoded.fields[0].device)
     (centre, scale), distribution = encoded.head[0].tolist(), int(encoded.head[1])
     _, means = bins(distribution, bits)
+    if encoded.fields[0].device.type == "cpu":
+        values, octets = torch.empty(count), encoded.fields[0].contiguous().view(-1)
+        decode_codes(octets.numpy(), bits, means.numpy(), np.float32(centre), np.float32(scale), values.numpy())
+        return values
     return centre + scale * means.to(encoded.fields[0].device)[unpack(encoded.fields[0], bits, count)]
 
 

@@ -16,35 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.training.parameter_server.block_predictor import BlockPredictor
 from gradwire.training.parameter_server.predictor_file import expected_file, predictor_path, read_predictor
 
-BLOCK = 32
-"""Parameters of a block."""
-PERIOD = 8
-"""Steps in which every parameter of a block is pushed once: an eighth of them in each."""
-CHANNELS = 6
-LAST_MOVEMENT = 3
-"""Features of a block (see `features`): their number, and the index of the last movement."""
 KINDS = ("conv", "fc", "bias", "norm")
 """Types of parameters: convolutions, matrices, biases, and those of a normalisation."""
-
-
-class BlockPredictor(nn.Module):
-    """Predicts the movement of a block of parameters: (blocks, CHANNELS, BLOCK) to (blocks, BLOCK). Two convolutions
-    along the block, attention over channels (squeeze and excitation, Hu et al., CVPR '18), max pooling of pairs, and a
-    linear layer, whose output is added to each parameter's last pushed movement. [abstract] of MP2 names convolution,
-    channel attention and max pooling; sizes, order and the sum are ours."""
-
-    def __init__(self, width: int = 12) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv1d(CHANNELS, width, 3, padding=1), nn.Conv1d(width, width, 3, padding=1)
-        self.squeeze, self.excite = nn.Linear(width, width // 4), nn.Linear(width // 4, width)
-        self.out = nn.Linear(width * BLOCK // 2, BLOCK)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.second(torch.relu(self.first(x))))
-        attention = torch.sigmoid(self.excite(torch.relu(self.squeeze(y.mean(dim=2)))))
-        return x[:, LAST_MOVEMENT] + self.out(nn.functional.max_pool1d(y * attention[:, :, None], 2).flatten(1))
 
 
 class ScalarPredictor(nn.Module):
@@ -83,23 +59,6 @@ def nowcast(net: ScalarPredictor, history: Tensor) -> Tensor:
     """Return predicted values, (n,): the last one plus the net's output times twice the range."""
     values, spread = normalise(history)
     return history[-1] + 2 * spread * net(values)
-
-
-def features(
-    observed: Tensor, age: Tensor, values: Tensor, last: Tensor, scale: Tensor, spread: Tensor, conv: Tensor
-) -> Tensor:
-    """Return the features of a block predictor, (blocks, CHANNELS, BLOCK); `last` and `observed` in units of `scale`.
-
-    observed : movements of the parameters pushed in this step, zero elsewhere, (blocks, BLOCK).
-    age : steps since each position was last pushed, 0 for now, (blocks, BLOCK) or (BLOCK,).
-    values : the server's previous block. last : last pushed movement of each parameter.
-    scale, spread : mean magnitude of the tensor's movements in this step, deviation of its values, (blocks,).
-    conv : True for blocks of a convolution, (blocks,).
-    """
-    shape = values.shape
-    kind = conv.to(values.dtype)[:, None].expand(shape)
-    moved, age, before = observed / scale[:, None], (age / PERIOD).expand(shape), values / spread[:, None]
-    return torch.stack([moved, age, before, last / scale[:, None], kind, 1 - kind], dim=1)
 
 
 def kinds_of(model: nn.Module) -> list[str]:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.schema.base import Flag
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from gradwire.traces.trace import TensorInfo
 
@@ -34,13 +35,18 @@ class QSGD(Reducer):
     """Levels s between 0 and the norm; 127 is the limit of a signed byte."""
     bucket: Annotated[int, Field(ge=1, le=1 << 16, strict=True)] = 128
     """Elements with one norm; a shorter tensor is one bucket."""
+    both_ways: Flag = False
+    """Quantise the mean that comes back, too, by draws of the server (our choice; the paper's peers exchange gradients
+    directly)."""
 
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
-        values = flat(tensor, info)
+        return self._coded(flat(tensor, info), state.generator(tensor.device))
+
+    def _coded(self, values: Tensor, generator: Generator) -> Encoded:
         rows = group_units(values, min(self.bucket, max(len(values), 1)))
         norms = rows.norm(dim=1, keepdim=True)
         scaled = rows.abs() * (self.levels / norms.clamp(min=torch.finfo(torch.float32).tiny))
-        draws = torch.rand(rows.shape, generator=state.generator(rows.device), device=rows.device)
+        draws = torch.rand(rows.shape, generator=generator, device=rows.device)
         levels = (scaled + draws).floor().clamp(max=self.levels)  # a single element is its own norm
         return Encoded((norms, (levels * rows.sign()).to(torch.int8)))
 
@@ -48,6 +54,14 @@ class QSGD(Reducer):
         norms, levels = encoded.fields
         values = (levels.float() * (norms / self.levels)).view(-1)[: info.numel]
         return mask_missing(values, encoded, arrived, levels.shape[1])
+
+    def restore(self, mean: Tensor, info: TensorInfo, state: State) -> Tensor:
+        if not self.both_ways:
+            return mean
+        return self.decode(self._coded(mean.reshape(-1), state.shared(mean.device)), info).view(mean.shape)
+
+    def answered(self, encoded: Encoded, info: TensorInfo) -> int | None:
+        return encoded.units * encoded.unit_bytes if self.both_ways else None
 
     def elements(self, encoded: Encoded) -> int:
         return encoded.fields[1].shape[1]

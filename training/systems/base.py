@@ -23,13 +23,16 @@ class System(ScenarioTable):
     """True if all workers push together; else each pushes when it is ready."""
     traced: ClassVar[bool] = False
     """True if it sends one message per tensor, so that a trace of the model can give the times."""
-    descends: ClassVar[bool] = False
-    """True if it updates parameters by its own stochastic gradient descent instead of the optimiser's."""
     if TYPE_CHECKING:
 
         @property
         def kind(self) -> str:
             """The name in scenarios."""
+
+    @property
+    def needs_sgd(self) -> bool:
+        """Return True if it works out momentum from moves, which only that of SGD allows."""
+        return False
 
     def trainer(
         self, model: object, data: Images | Text, recipe: Recipe, reducer: Reducer, network: Network

@@ -307,9 +307,10 @@ class Training(ScenarioTable):
             if getattr(self, key):
                 what = f"conflicts with {system.kind}, which decides what is sent"
                 raise single_mistake(key, what, getattr(self, key), "none")
-        if self.optimizer.kind != "sgd" and system.descends:
-            what = f"conflicts with {system.kind}, which has its own update rule with momentum"
-            raise single_mistake("optimizer.kind", what, self.optimizer.kind, "sgd")
+        if self.optimizer.kind != "sgd" and system.needs_sgd:
+            what = f"conflicts with {system.kind}, whose momentum is worked out from the parameters' moves"
+            expected = "sgd, or another training.system.momentum"
+            raise single_mistake("optimizer.kind", what, self.optimizer.kind, expected)
         if self.compute == "trace" and not system.traced:
             raise single_mistake("compute", f"{system.kind} does not send what a trace has", self.compute, "none")
         if not system.together:
@@ -341,6 +342,7 @@ class Training(ScenarioTable):
         if (rounds := getattr(reducer, "rounds", 1)) > 1:
             what = f"has {rounds} synchronous rounds, but workers of {system.kind} push one by one"
             raise single_mistake("reducer", f"{reducer.kind} {what}", None, "a reducer with one round")
-        if getattr(reducer, "vote", False):
-            what = f"needs all workers together, but those of {system.kind} push one by one"
-            raise single_mistake("reducer.vote", what, True, "false")
+        for key in ("vote", "both_ways"):
+            if getattr(reducer, key, False):
+                what = f"needs all workers together, but those of {system.kind} push one by one"
+                raise single_mistake(f"reducer.{key}", what, True, "false")

@@ -173,7 +173,7 @@ NOT_RUN = {
     # of the testbed, which no simulation shows, and of trainings: see tests/unit/training/test_effect_training.py
     "Job.iterations", "Job.compute_scale", "Training.compute", "Training.resync", "Optimizer.rise",
     "Output.packet_log", "Output.queue_samples", "Scenario.link", "Scenario.link_override", "Scenario.switch",
-    *(f"MIPD.{key}" for key in ("smoothing", "rotation", "block")), "SlimDP.every", "SlimDP.gradient_weight",
+    "MIPD.smoothing", "SlimDP.every", "SlimDP.gradient_weight", "SlimDP.keys",
     "Job.start", "Job.phase", "Emulation.loss_recovery", "Emulation.host_queue", "Emulation.side_channel",
     *(f"RandomLoss.{key}" for key in ("layers", "magnitudes", "burst", "quota", "last", "way", "worker", "seed")),
 }  # fmt: skip

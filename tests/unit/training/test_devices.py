@@ -63,17 +63,18 @@ CASES = {
        for kind in ("randomk", "powersgd")},
     **{f"{words} magnitudes, {kind}": [f'training.reducer={{kind="{kind}"}}', f'training.network={{loss=0.5, magnitudes="{words}"}}']
        for words, kind in (("small", "terngrad"), ("large", "qsgd"))},
-    "small magnitudes, mipd": ['training.system={kind="mipd", refresh=2, warmup=1, small=16}',
+    "small magnitudes, mipd": ['training.system={kind="mipd", refresh=2, small=16}',
                                'training.network={loss=0.5, magnitudes="small"}'],
     "large magnitudes": ['training.network={loss=0.5, magnitudes="large", quota=true}'],
     "overlapped": ['job.exchange={kind="overlapped", batch=4}', "job.servers=0", IDEAL],
     "asynchronous": ['training.system={kind="asynchronous", staleness=1, computing=["1ms","3ms"]}', LOSSY],
     "slimdp": ['training.system={kind="slimdp", every=2}', LOSSY],
-    "slimdp without keys": ['training.system={kind="slimdp", every=2, keys=false, unsent="dropped"}', LOSSY],
-    "mipd": ['training.system={kind="mipd", refresh=2, warmup=1, small=16}', LOSSY],
+    "slimdp, own sets": ['training.system={kind="slimdp", every=2, sets="own", keys=false}', LOSSY],
+    "mipd": ['training.system={kind="mipd", refresh=2, small=16}', LOSSY],
     "mipd, three bits": ['training.system={kind="mipd", refresh=2, bits=3, update="all"}', LOSSY],
-    "mp2": ['training.system={kind="mp2", full_every=4}', LOSSY],
-    "mp2, several": ['training.system={kind="mp2", full_every=3, predictor="several", pull="pushed"}', IDEAL],
+    "mp2": ['training.system={kind="mp2", period=4}', LOSSY],
+    "mp2, several": ['training.system={kind="mp2", every=2, predictor="several", momentum="averaged"}', IDEAL],
+    "partial_averaging": ['training.system={kind="partial_averaging", pieces="tensors", outer_momentum=0.5}', LOSSY],
     "wnn": ['training.system={kind="wnn", period=1}', "training.steps=6", IDEAL],
     **{f"model {name}": [f'training.model="{name}"', LOSSY, *more] for name, more in MODELS.items()},
 }  # fmt: skip
@@ -113,7 +114,7 @@ def test_training_on_second_device_equals_cpu_bit_for_bit(case: str) -> None:
 
 STATEFUL = [
     "topk, fed back", "powersgd, fed back", "fill stale", "pulls stale", "ring stale", "asynchronous", "slimdp", "mipd", "mp2",
-    "wnn",
+    "wnn", "partial_averaging",
 ]  # fmt: skip
 
 

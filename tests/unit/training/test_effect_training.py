@@ -20,7 +20,7 @@ BASE: dict[str, Any] = {
 IDEAL = {"training.network": "ideal"}
 LOSSY = {"training.network": {"loss": 0.3}}
 RING = {"job.0.exchange.kind": "ring", "job.0.servers": 0}
-MIPD = {**IDEAL, "training.system": {"kind": "mipd", "warmup": 0, "refresh": 1}, "training.optimizer.momentum": 0.0}
+MIPD = {**IDEAL, "training.system": {"kind": "mipd", "refresh": 1}, "training.optimizer.momentum": 0.0}
 ALL = {"training.system.update": "all"}
 SLIM = {**IDEAL, "training.system": {"kind": "slimdp"}}
 NO_CORE = {"training.system.beta": 0.0}
@@ -46,10 +46,9 @@ CASES: dict[str, Case] = {
     "Scenario.switch": ("switch.ecn_threshold", "10KiB", IDEAL, {}),
     "Scenario.load_balancing": ("load_balancing", "spray_random", IDEAL, None),
     "MIPD.smoothing": ("training.system.smoothing", 0.9, {**MIPD, **ALL, "training.system.compensate": False}, MIPD),
-    "MIPD.rotation": ("training.system.rotation", 3, {**MIPD, **ALL}, MIPD),
-    "MIPD.block": ("training.system.block", 64, {**MIPD, **ALL}, MIPD),
     "SlimDP.every": ("training.system.every", 2, {**SLIM, **NO_CORE}, SLIM),
-    "SlimDP.gradient_weight": ("training.system.gradient_weight", 900.0, {**SLIM, **NO_CORE}, SLIM),
+    "SlimDP.gradient_weight": ("training.system.gradient_weight", 900.0, {**SLIM, **NO_CORE}, {**SLIM, "training.system.every": 1}),
+    "SlimDP.keys": ("training.system.keys", False, SLIM, {**SLIM, "training.system.sets": "own"}),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from gradwire.training.data import images  # noqa: E402
 from gradwire.training.networks.builtin_networks import Random, RecordingNetwork  # noqa: E402
-from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous, LinkTiming  # noqa: E402
+from gradwire.training.parameter_server.asynchronous_trainer import LinkTiming  # noqa: E402
 from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
     GAUSSIAN,
     LAPLACE,
@@ -29,13 +30,14 @@ from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
     ratios_of,
     unpack,
 )
+from gradwire.training.parameter_server.mipd_server import add_moves, add_smoothed_moves  # noqa: E402
 from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.systems.mipd import MIPD  # noqa: E402
-from gradwire.training.trainer import Recipe, Score  # noqa: E402
-from tests.support.training_cases import Points, plain, with_loss  # noqa: E402
+from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
+from tests.support.training_cases import Points, close, plain, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
-ALL = MIPD(ratio=1.0, bits=0, compensate=False, update="all", floor=0.0)
+ALL = MIPD(ratio=1.0, bits=0, compensate=False, update="all", look_ahead=False)
 """Everything is sent as it is, and updated at once."""
 
 
@@ -52,12 +54,15 @@ def slope(model, inputs, targets):
 
 
 def line(
-    rules: MIPD, *points: list[float], start=None, network=None, rate: float = 1.0, payload: int = 4096
+    rules: MIPD, *points: list[float], start=None, network=None, loss=slope, computing=(0,), **more
 ) -> MipdTrainer:
-    recipe = Recipe(len(points), 1, 50, rate, "constant", momentum=0.0, weight_decay=0.0, payload=payload)
-    rules = rules.model_copy(update={"small": 0, "warmup": 0})
-    trainer = MipdTrainer(Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network)
-    return with_loss(trainer, slope)
+    plan = {"rate": 1.0, "momentum": 0.0, "weight_decay": 0.0, "steps": 50, **more}
+    recipe = Recipe(workers=len(points), batch=1, schedule="constant", **plan)
+    rules = rules.model_copy(update={"small": 0})
+    trainer = MipdTrainer(
+        Line(*(start or [0.0] * len(points[0]))), Points(*points), recipe, rules, network, pace=LinkTiming(computing)
+    )
+    return with_loss(trainer, loss)
 
 
 # codes
@@ -139,6 +144,34 @@ def test_positions_are_encoded_as_bitmap_or_indices(numel: int, share: float, se
     assert encoded.nbytes() == min(4 * len(places), -(-numel // 8))
 
 
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.9])
+def test_compiled_update_of_a_half_equals_torch(share: float) -> None:
+    """In one pass: moves where they have arrived, smoothed ones elsewhere, nothing outside of the half."""
+    generator = torch.Generator().manual_seed(5)
+    vector, smoothed = torch.randn(40, generator=generator), torch.randn(40, generator=generator)
+    positions = torch.tensor([10, 11, 17, 29])
+    values, others = torch.randn(4, generator=generator), [at for at in range(10, 30) if at not in positions]
+    expected, fading = vector.clone(), smoothed.clone()
+    expected[positions] += 0.25 * values
+    expected[others] += 0.25 * smoothed[others]
+    fading[positions], fading[others] = torch.lerp(smoothed[positions], values, share), smoothed[others] * (1 - share)
+    update = (vector[10:30].numpy(), smoothed[10:30].numpy(), (positions - 10).numpy(), values.numpy())
+    add_smoothed_moves(*update, *np.float32((0.25, share, 1 - share)))
+    assert torch.allclose(vector, expected, atol=1e-6) and torch.allclose(smoothed, fading, atol=1e-6)
+    before = vector.clone()
+    add_moves(vector.numpy(), positions.numpy(), values.numpy(), np.float32(0.5))
+    assert torch.allclose(vector - before, torch.zeros(40).index_copy(0, positions, values / 2), atol=1e-6)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_compiled_decoding_equals_torch(bits: int) -> None:
+    values = torch.randn(1001, generator=torch.Generator().manual_seed(bits))
+    encoded = quantise(values, bits)
+    (centre, scale), kind = encoded.head[0], int(encoded.head[1])
+    codes = unpack(encoded.fields[0], bits, 1001)
+    assert torch.allclose(dequantise(encoded, bits, 1001), centre + scale * bins(kind, bits)[1][codes], atol=1e-6)
+
+
 # what is sent
 
 
@@ -162,160 +195,152 @@ def test_layer_ratios_match_hand_computation() -> None:
 
 
 def test_significant_positions_are_sent_until_next_refresh() -> None:
-    """w = (1, 10, 1, 0), g = (3, 1, 2, 9), |w g| = (3, 10, 2, 0). By |w g| the first two of four are sent, by |g|
-    the last and the first."""
-    for rule, places in (("taylor", [0, 1]), ("magnitude", [0, 3]), ("fisher", [0, 3])):
-        rules = MIPD(ratio=0.5, bits=0, significance=rule, refresh=3, compensate=False, update="all")
+    """w = (1, 10, 1, 0) moves by (-3, -1, -2, -9) thousandths; by |w m| the first two of four are sent, by |m| the last
+    and the first. What is not sent grows: after three pushes it is the more significant."""
+    for rule, places, later in (("taylor", [0, 1], [1, 2]), ("magnitude", [0, 3], [2, 3]), ("fisher", [0, 3], [2, 3])):
+        rules = MIPD(ratio=0.5, bits=0, significance=rule, refresh=3, compensate=False, update="all", decay=0.0)
         trainer = line(rules, [3.0, 1.0, 2.0, 9.0], start=[1.0, 10.0, 1.0, 0.0], rate=0.001)
-        rows = [trainer.step() for _ in range(4)]
-        assert trainer.places[0][0].tolist() == places
+        rows = [trainer.step() for _ in range(3)]
+        assert trainer.places[0][0][0].tolist() == places
+        rows.append(trainer.step())
+        assert trainer.places[0][0][0].tolist() == later
         assert [row.sent_bytes for row in rows] == [8 + 1, 8, 8, 8 + 1], (
             "two values, and a byte of four bits for their places"
         )
-        moved = torch.tensor([1.0, 10.0, 1.0, 0.0]) - trainer.model.w.detach()
-        assert moved.nonzero().view(-1).tolist() == places
 
 
-def test_small_tensors_and_warmup_turns_are_sent_in_full() -> None:
-    """plain() has 216 and 2880 weights, 8 and 10 biases. Two turns send all of them; then only the 2880 are
-    reduced."""
+def test_small_tensors_are_sent_in_full() -> None:
+    """plain() has 216 and 2880 weights, 8 and 10 biases; half of its 3114 is in the second matrix."""
     recipe = Recipe(workers=1, batch=8, steps=6)
-    trainer = MipdTrainer(plain(), DATA, recipe, MIPD(ratio=0.1, small=216, warmup=2, refresh=2, floor=0.0))
+    trainer = MipdTrainer(plain(), DATA, recipe, MIPD(ratio=0.1, small=216, floor=0.0))
     seen = []
-    for _ in range(4):
+    for _ in range(2):
         trainer.step()
-        seen.append([len(each) for each in trainer.places[0]])
-    assert seen == [[216, 8, 2880, 10]] * 2 + [[216, 8, 288, 10]] * 2
+        seen.append([len(each) for each in trainer.places[0][trainer.half[0]]])
+    assert seen == [[216, 8, 133, 0], [0, 0, 154, 10]]
+    assert [[part.stop - part.start for part in half] for half in trainer.parts] == [
+        [216, 8, 1333, 0],
+        [0, 0, 1547, 10],
+    ]
 
 
-@pytest.mark.parametrize(("warmup", "refresh"), [(1, 20), (5, 3), (3, 3), (0, 4), (7, 2)])
-def test_warmup_turns_send_all_elements(warmup: int, refresh: int) -> None:
-    """The warmup does not depend on the refresh period; each new choice is sent with its positions."""
-    rules = MIPD(ratio=0.1, warmup=warmup, refresh=refresh, floor=0.0)
-    trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=9), rules)
-    seen, told, encode = [], [], trainer.encode
-
-    def watched(worker, gradients):
-        found = encode(worker, gradients)
-        told.append(found[5].units > 0)
-        return found
-
-    trainer.encode = watched
-    for _ in range(9):
-        trainer.step()
-        seen.append(len(trainer.places[0][2]))
-    assert seen == [2880] * warmup + [288] * (9 - warmup)
-    assert told == [turn % refresh == 0 or turn == warmup for turn in range(9)]
-
-
-def test_significance_decays_over_turns() -> None:
-    rules = MIPD(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0)
-    trainer = line(rules, [4.0, 0.0], rate=0.0001)
+def test_significance_decays_over_refreshes() -> None:
+    """The first element has moved by 4 and is sent; then the second one moves by 3."""
+    rules = MIPD(ratio=0.5, significance="magnitude", decay=0.5, refresh=1, bits=0, update="all", compensate=False)
+    trainer = line(rules, [4.0, 0.0])
     trainer.step()
     trainer.dealer.data.points = torch.tensor([[0.0, 3.0]])
     trainer._dealt.clear()
     trainer.batches[0] = 1
     trainer.step()
-    assert trainer.matters[0][0].tolist() == [2, 1.5] and trainer.places[0][0].tolist() == [0]
+    assert trainer.matters[0][0][0].tolist() == [2, 1.5] and trainer.places[0][0][0].tolist() == [0]
 
 
-# the server
-
-
-def test_dropped_gradients_are_replaced_by_smoothed_ones() -> None:
-    """One worker with smoothing 1/2 updates every element. Element 0 has the gradient 8 in the first push and is
-    dropped then. Its smoothed gradient 4 stands in for it and halves in each turn: it moves by 8, 4, 2, 1."""
-    rules = MIPD(ratio=0.5, bits=0, smoothing=0.5, significance="magnitude", refresh=100, update="all", floor=0.0)
-    trainer = line(rules, [8.0, 0.0])
-    trainer.step()
-    trainer.places[0][0] = torch.tensor([1])
-    trainer._record_positions(0)
-    seen = [float(trainer.model.w.detach()[0])]
-    for _ in range(3):
-        trainer.step()
-        seen.append(float(trainer.model.w.detach()[0]))
-    assert seen == [-8, -12, -14, -15]
+# workers and server
 
 
 def test_alternating_halves_match_hand_computation() -> None:
-    """Four elements in two blocks have the gradients (1 2 3 4) of one worker. The first turn updates the first
-    half, the second turn the other half, with both gradients; the worker pulls that half."""
-    rules = MIPD(ratio=1.0, bits=0, block=2, compensate=False, refresh=100)
-    trainer = line(rules, [1.0, 2.0, 3.0, 4.0])
+    """Four elements have the gradients (1 2 3 4) of one worker. The first turn pushes the first half, the second turn
+    the other half, with both moves."""
+    trainer = line(MIPD(ratio=1.0, bits=0, compensate=False), [1.0, 2.0, 3.0, 4.0])
     expected = [[-1, -2, 0, 0], [-1, -2, -6, -8], [-3, -6, -6, -8], [-3, -6, -12, -16]]
     for values in expected:
         row = trainer.step()
-        assert trainer.model.w.tolist() == values == trainer.copies.values[0][0].tolist()
-        assert row.pulled_bytes == 8
+        assert trainer.model.w.tolist() == values and row.pulled_bytes == 8
+    assert trainer.copies.values[0][0].tolist() == [-4, -8, -12, -16], "its own steps are all there"
 
 
-def test_longer_rotation_updates_one_half_more_often() -> None:
-    rules = MIPD(ratio=1.0, bits=0, block=1, rotation=3, compensate=False, refresh=100)
-    trainer = line(rules, [1.0, 1.0])
-    seen = []
-    for _ in range(6):
-        trainer.step()
-        seen.append(trainer.model.w.tolist())
-    assert seen == [[-1, 0], [-2, 0], [-2, -3], [-4, -3], [-5, -3], [-5, -6]]
-
-
-def test_workers_pull_only_the_half_their_push_updated() -> None:
-    """Two equal workers update opposite halves in alternation."""
-    rules = MIPD(ratio=1.0, bits=0, block=1, compensate=False, refresh=100)
-    trainer = line(rules, [1.0, 1.0], [1.0, 1.0], rate=2.0)
+def test_workers_push_opposite_halves_and_pull_them() -> None:
+    """Two workers with gradients 1 and 3: each half of the server moves by half of what one of them pushes, and that
+    one goes on from there, with its other half as it is."""
+    trainer = line(MIPD(ratio=1.0, bits=0, compensate=False), [1.0, 1.0], [3.0, 3.0], rate=2.0)
     trainer.step()
-    assert trainer.turned == [0, 1] and trainer.model.w.tolist() == [-1, -2]
-    assert [row[0].tolist() for row in trainer.copies.values] == [[-1, 0], [0, -2]]
+    assert trainer.model.w.tolist() == [-1, -3]
+    assert [row[0].tolist() for row in trainer.copies.values] == [[-1, -2], [-6, -3]]
 
 
-def test_halves_are_chosen_by_significance() -> None:
-    """Gradients are 1 in the first half and 5 in the second. After 3 turns the second is the significant one; the
-    worker receives that in a byte of bits, once."""
-    rules = MIPD(ratio=1.0, bits=0, block=2, significance="magnitude", refresh=3)
-    trainer = line(rules, [1.0, 1.0, 5.0, 5.0])
-    rows = [trainer.step() for _ in range(5)]
-    assert [each.tolist() for each in trainer.halves] == [[1], [0]]
-    assert [row.pulled_bytes for row in rows] == [8, 8, 8, 9, 8]
-
-
-def test_updates_conserve_all_received_gradients() -> None:
-    """Parameters and pending updates are the sum of all that was received, quantised or not."""
-    generator = torch.Generator().manual_seed(4)
-    points = torch.randn(3, 500, generator=generator).tolist()
-    rules = MIPD(ratio=0.4, block=16, significance="magnitude", compensate=False, refresh=2)
-    trainer = line(rules, *points, rate=0.3)
-    sent = torch.zeros(500)
-    update = trainer.update
-
-    def watched(worker, received, rate):
-        sent[received["places"]] += rate * received["values"]
-        update(worker, received, rate)
-
-    trainer.update = watched
-    for _ in range(7):
-        trainer.step()
-    waits = trainer.pending.view(-1)[:500] * (0.3 / 3)
-    assert waits.abs().sum() > 0
-    assert torch.allclose(trainer.model.w.detach() - waits, -sent, atol=1e-5)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_mipd_without_reduction_equals_asynchronous_server(momentum: float) -> None:
-    recipe = Recipe(workers=3, batch=8, steps=5, rate=0.05, momentum=momentum, nesterov=momentum > 0)
-    ours = MipdTrainer(plain(), DATA, recipe, ALL, pace=LinkTiming((3, 4)))
-    theirs = Asynchronous(plain(), DATA, recipe, pace=LinkTiming((3, 4)))
+@pytest.mark.parametrize(
+    "more", [{"momentum": 0.0}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}, {"optimizer": "adamw"}]
+)
+def test_one_worker_that_sends_everything_equals_plain_training(more) -> None:
+    recipe = Recipe(workers=1, batch=8, steps=5, rate=0.05, **more)
+    ours, theirs = MipdTrainer(plain(), DATA, recipe, ALL), Trainer(plain(), DATA, recipe)
     for _ in range(5):
         assert ours.step().loss == pytest.approx(theirs.step().loss, rel=1e-5)
-    assert all(
-        torch.allclose(a, b, atol=1e-6) for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True)
-    )
-    assert [t.worker for t in ours.log] == [t.worker for t in theirs.log] and ours.server_ns > 0
-    less = MipdTrainer(plain(), DATA, recipe, MIPD(), pace=LinkTiming((3, 4)))
+    assert close(ours.model, theirs.model, 1e-5) and ours.server_ns > 0
+    ahead = MipdTrainer(plain(), DATA, recipe, ALL.model_copy(update={"look_ahead": True}))
     for _ in range(5):
-        less.step()
-    assert not all(
-        torch.allclose(a, b, atol=1e-4) for a, b in zip(less.model.parameters(), theirs.model.parameters(), strict=True)
-    )
+        ahead.step()
+    assert close(ahead.model, theirs.model, 1e-5) is (more.get("momentum") != 0.9 or "nesterov" in more)
+
+
+@pytest.mark.parametrize("rules", [
+    MIPD(compensate=False), MIPD(compensate=False, bits=0, ratio=0.1, refresh=3), MIPD(compensate=False, update="all", bits=8),
+    MIPD(compensate=False, significance="magnitude", momentum="implied"),
+], ids=["default", "sparse", "all", "magnitude"])  # fmt: skip
+def test_moves_that_are_not_sent_are_conserved(rules: MIPD) -> None:
+    """Gradients do not depend on the parameters: the server and the mean of the waiting moves, quantised or not, add up
+    to the mean of all local steps, in whatever order workers come."""
+    points = torch.randn(1, 500, generator=torch.Generator().manual_seed(4)).expand(3, 500)
+    trainer = line(rules, *points.tolist(), rate=0.3, computing=(3, 4, 9))
+    for _ in range(11):
+        trainer.step()
+    waiting = trainer.copies.flat - trainer.copies.common
+    steps = torch.tensor(trainer.copies.turns, dtype=torch.float32)[:, None]
+    assert waiting.abs().max() > 0.1 and len(set(trainer.copies.turns)) > 1
+    expected = -(0.3 * steps * points).mean(dim=0)
+    assert torch.allclose(trainer.model.w.detach() + waiting.mean(dim=0), expected, atol=2e-4)
+
+
+def test_smoothed_moves_stand_in_for_unsent_ones() -> None:
+    """One worker, smoothing 1/2, gradient 8 of element 0, which is sent in the first push only: the server moves by 8,
+    and then by the smoothed move, 4, which halves."""
+    rules = MIPD(ratio=0.5, bits=0, smoothing=0.5, significance="magnitude", refresh=100, update="all", floor=0.0)
+    trainer = line(rules, [8.0, 0.0])
+    trainer.step()
+    trainer.places[0][0][0] = torch.tensor([1])
+    seen = [trainer.vector[0].item()]
+    for _ in range(3):
+        trainer.flying[0]["got"] = {"places": torch.tensor([1]), "values": torch.zeros(1)}
+        trainer.update(0, {"places": torch.tensor([1]), "values": torch.zeros(1)}, 1.0)
+        seen.append(trainer.vector[0].item())
+    assert seen == [-8, -12, -14, -15]
+
+
+def test_implied_momentum_is_the_mean_move_of_the_server() -> None:
+    """Three workers with the gradient 2, of which one is three times as slow, push everything: whoever pulls, and
+    however much later, the server has moved by 2 times the sum of the learning rates."""
+    rules = ALL.model_copy(update={"momentum": "implied"})
+    trainer = line(rules, [2.0], [2.0], [2.0], momentum=0.5, computing=(1, 1, 3))
+    implied, adopt = [], trainer.adopt
+
+    def watched(worker: int) -> None:
+        before = trainer.copies.common[worker].item(), trainer.pulled_clock[worker][0]
+        adopt(worker)
+        moved, passed = before[0] - trainer.vector.item(), trainer.clock - before[1]
+        implied.append((trainer.copies.first[worker].item(), moved / passed))
+
+    trainer.adopt = watched
+    for _ in range(9):
+        trainer.step()
+    assert len(set(trainer.copies.turns)) > 1 and trainer.clock == pytest.approx(9.0)
+    assert all(velocity == pytest.approx(mean, rel=1e-5) for velocity, mean in implied)
+    assert implied[0][0] == 2 and max(velocity for velocity, _ in implied) < 5, "momentum 1/2 doubles 2 in the end"
+
+
+def test_implied_momentum_does_not_diverge_with_unequal_workers() -> None:
+    """A slow worker makes one step while the others make many; their moves are not its momentum."""
+
+    def distance(model, inputs, targets):
+        return 0.5 * (model.w - inputs[0]).square().sum(dim=1)
+
+    points = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)) * 3
+    rules = MIPD(ratio=1.0, bits=0, compensate=False, momentum="implied")
+    more = {"loss": distance, "rate": 0.05, "momentum": 0.9, "steps": 300}
+    trainer = line(rules, *points.tolist(), computing=(10, 10, 20, 40), **more)
+    for _ in range(300):
+        trainer.step()
+    assert trainer.copies.flat.abs().max() < 30
 
 
 def test_sent_bytes_equal_serialised_packets() -> None:
@@ -335,31 +360,43 @@ def test_sent_bytes_equal_serialised_packets() -> None:
 
 @pytest.mark.parametrize("bits", [4, 3, 0])
 def test_sent_bytes_match_documented_formula(bits: int) -> None:
-    """The formula of docs/training.md also covers warmup turns, which send codes of all elements."""
-    rules = MIPD(ratio=0.1, refresh=3, warmup=2, floor=0.0, bits=bits, update="all")
-    trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=5, payload=256), rules)
-    for turn in range(5):
+    """Codes in packets with a head of 9 bytes, and positions as a bit per element whenever they are chosen."""
+    rules = MIPD(ratio=0.1, refresh=2, floor=0.0, bits=bits)
+    trainer = MipdTrainer(plain(), DATA, Recipe(workers=1, batch=8, steps=6, payload=256), rules)
+    for turn in range(6):
         row, expected = trainer.step(), 0
-        for places, info in zip(trainer.places[0], trainer.infos, strict=True):
+        half = trainer.half[0]
+        for places, part in zip(trainer.places[0][half], trainer.parts[half], strict=True):
             units = -(-len(places) // 8)
             expected += bits * units + 9 * -(-units // (247 // bits)) if bits else 4 * len(places)
-            expected += min(4 * len(places), -(-info.numel // 8)) if turn in (0, 2, 3) else 0
-        assert row.sent_bytes == expected and row.pulled_bytes == 4 * trainer.numel
+            expected += min(4 * len(places), -(-(part.stop - part.start) // 8)) if turn // 2 % 2 == 0 else 0
+        assert row.sent_bytes == expected and row.pulled_bytes == 4 * 1557
 
 
 def test_lost_packet_drops_whole_code_unit() -> None:
     """A unit has 8 codes. Packets of 15 bytes hold one unit of 4 bytes beside the head of 9."""
     rules = MIPD(ratio=1.0, compensate=False, update="all", refresh=100)
-    trainer = line(rules, [float(1 + e) for e in range(64)], network=Random(0.5, quota=True), payload=15)
-    row = trainer.step()
-    assert row.lost == 0.5 and int((trainer.model.w == 0).sum()) == 32
-    assert (trainer.model.w.view(8, 8) == 0).all(dim=1).sum() == 4
+    for feed_back in (False, True):
+        trainer = line(
+            rules, [float(1 + e) for e in range(64)], network=Random(0.5, quota=True), payload=15, feed_back=feed_back
+        )
+        row = trainer.step()
+        lost = trainer.model.w == 0
+        assert row.lost == 0.5 and int(lost.sum()) == 32 and (trainer.model.w.view(8, 8) == 0).all(dim=1).sum() == 4
+        waiting = (trainer.copies.flat - trainer.copies.common)[0]
+        assert bool((waiting[lost].abs() > 0.5).all()) is feed_back, "kept by a worker that hears of the loss"
 
 
 def test_mipd_run_resumes_from_checkpoint(tmp_path) -> None:
     recipe = Recipe(workers=3, batch=8, steps=8, payload=256)
     make = lambda: MipdTrainer(
-        plain(), DATA, recipe, MIPD(refresh=2, block=64), Random(0.1), staleness=2, pace=LinkTiming((2, 5), 10**9)
+        plain(),
+        DATA,
+        recipe,
+        MIPD(refresh=2, momentum="implied"),
+        Random(0.1),
+        staleness=2,
+        pace=LinkTiming((2, 5), 10**9),
     )
     whole, first, second = make(), make(), make()
     rows = [whole.step() for _ in range(8)]
@@ -367,13 +404,13 @@ def test_mipd_run_resumes_from_checkpoint(tmp_path) -> None:
     torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
     second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
     assert [second.step() for _ in range(3)] == rows[5:]
-    assert torch.equal(whole.vector, second.vector) and whole.chosen > 0
+    assert torch.equal(whole.vector, second.vector) and torch.equal(whole.copies.flat, second.copies.flat)
     assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
 
 
 def test_mipd_training_reaches_accuracy() -> None:
     data = images("synthetic", 8, augment=False, limit=2000)
-    *_, last = MipdTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MIPD(block=64)).run()
+    *_, last = MipdTrainer(plain(), data, Recipe(workers=4, batch=16, steps=90, rate=0.1), MIPD()).run()
     assert isinstance(last, Score) and last.accuracy > 0.4
 
 
@@ -381,29 +418,28 @@ def distance(model, inputs, targets):
     return 0.5 * (model.w - inputs[0]).square().sum(dim=1)
 
 
-@pytest.mark.parametrize(("rules", "alike", "arrives"), [
-    (MIPD(significance="magnitude", block=8, refresh=4), True, True),
-    (MIPD(significance="fisher", block=8, refresh=4, bits=0, compensate=False), True, True),
-    (MIPD(significance="magnitude", block=8, refresh=10_000), True, False),
-    (MIPD(significance="magnitude", block=8, refresh=4), False, False),
-    (MIPD(ratio=1.0, bits=0, block=8, refresh=10_000), False, True),
+@pytest.mark.parametrize(("rules", "arrives"), [
+    (MIPD(significance="magnitude", refresh=2, compensate=False), True), (MIPD(significance="fisher", refresh=2, bits=0, compensate=False), True),
+    (MIPD(significance="magnitude", refresh=10_000, compensate=False), False), (MIPD(ratio=1.0, bits=0, compensate=False, refresh=10_000), True),
 ])  # fmt: skip
-def test_least_squares_convergence_depends_on_refresh_and_agreement(rules: MIPD, alike: bool, arrives: bool) -> None:
-    """Four workers push one by one. If they agree, repeated refreshes lead to the optimum. If they do not, elements
-    small for each worker are dropped though they matter to the mean, as with Top-k without feedback."""
+def test_least_squares_converges_if_positions_are_chosen_again(rules: MIPD, arrives: bool) -> None:
+    """Four workers with different optima push one by one. What is not sent waits, so all of it arrives in the end."""
     points = torch.randn(4, 64, generator=torch.Generator().manual_seed(2)) * 3
-    points = points[:1].expand(4, 64) if alike else points
     recipe = Recipe(4, 1, 300, 0.2, "triangle", rise=0.01, momentum=0.0, weight_decay=0.0)
-    rules = rules.model_copy(update={"small": 0, "warmup": 0})
     trainer = MipdTrainer(
-        Line(*[0.0] * 64), Points(*points.tolist()), recipe, rules, pace=LinkTiming((3, 4, 5)), staleness=2
+        Line(*[0.0] * 64),
+        Points(*points.tolist()),
+        recipe,
+        rules.model_copy(update={"small": 0}),
+        pace=LinkTiming((3, 4, 5)),
+        staleness=2,
     )
     trainer.loss = distance
     for _ in range(300):
         trainer.step()
     mean = points.mean(dim=0)
     error = float((trainer.model.w.detach() - mean).norm() / mean.norm())
-    assert (error < 0.1) is arrives, error
+    assert (error < 0.15) is arrives, error
 
 
 def test_floor_above_ceiling_is_rejected() -> None:

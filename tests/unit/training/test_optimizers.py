@@ -15,12 +15,6 @@ from gradwire.studies.training.run import train  # noqa: E402
 from gradwire.training.data import Dealer, images  # noqa: E402
 from gradwire.training.networks.builtin_networks import Random  # noqa: E402
 from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous  # noqa: E402
-from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
-from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer  # noqa: E402
-from gradwire.training.parameter_server.slimdp_trainer import SlimTrainer  # noqa: E402
-from gradwire.training.systems.mipd import MIPD  # noqa: E402
-from gradwire.training.systems.mp2 import MP2  # noqa: E402
-from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.training_cases import parameters, plain, resnet, same  # noqa: E402
 
@@ -112,18 +106,26 @@ def test_scenario_passes_adamw_parameters_to_training() -> None:
     (['training.optimizer={kind="adamw", betas=[0.9]}'], "optimizer.betas: is too short"),
     (['training.optimizer={kind="adamw"}', 'training.reducer={kind="dgc"}'], "reducer.momentum: duplicates the optimiser's momentum"),
     (['training.optimizer={kind="adamw"}', 'training.reducer={kind="topk"}', "training.momentum_correction=0.9"], "momentum_correction: duplicates"),
-    *((['training.optimizer={kind="adamw"}', f'training.system={{kind="{kind}"}}'], f"optimizer.kind: conflicts with {kind}")
-      for kind in ("mp2", "slimdp", "mipd")),
+    *((['training.optimizer={kind="adamw"}', f'training.system={{kind="{kind}", momentum="implied"}}'],
+       f"optimizer.kind: conflicts with {kind}, whose momentum.*another training.system.momentum")
+      for kind in ("mp2", "slimdp", "mipd", "partial_averaging")),
 ])  # fmt: skip
 def test_conflicting_optimizer_keys_are_rejected(keys: list[str], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         load_scenario("train-tiny", set=[*SHORT, *keys], policy="dctcp")
 
 
-@pytest.mark.parametrize(("make", "table"), [(MipdTrainer, MIPD()), (Mp2Trainer, MP2()), (SlimTrainer, SlimDP())])
-def test_mipd_mp2_and_slimdp_reject_adamw(make, table) -> None:
-    with pytest.raises(ValueError, match="optimizer = 'adamw' is not supported by this system; expected sgd"):
-        make(plain(), DATA, recipe(2), table)
+@pytest.mark.parametrize(
+    "system", ['"mp2", momentum="averaged"', '"slimdp"', '"mipd"', '"partial_averaging", momentum="local"']
+)
+def test_systems_with_local_models_train_with_adamw(system: str) -> None:
+    more = [
+        'training.optimizer={kind="adamw", rate=0.003}',
+        f"training.system={{kind={system}}}",
+        'training.network="ideal"',
+    ]
+    made = train(load_scenario("train-tiny", set=[*SHORT, *more], policy="dctcp"))
+    assert made.steps[-1]["loss"] < made.steps[0]["loss"] * 1.5
 
 
 def test_recipe_rejects_invalid_optimizer_values() -> None:

@@ -19,11 +19,9 @@ from gradwire import cli  # noqa: E402
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError  # noqa: E402
 from gradwire.studies.training.predictor_making import PredictorPlan, make_predictor  # noqa: E402
 from gradwire.training.data import images  # noqa: E402
-from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer, positions_at  # noqa: E402
+from gradwire.training.parameter_server.block_predictor import BlockPredictor  # noqa: E402
+from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer  # noqa: E402
 from gradwire.training.parameter_server.predictor import (  # noqa: E402
-    BLOCK,
-    PERIOD,
-    BlockPredictor,
     ScalarPredictor,
     WeightNowcaster,
     load_predictor,
@@ -32,14 +30,7 @@ from gradwire.training.parameter_server.predictor import (  # noqa: E402
     save_predictor,
 )
 from gradwire.training.parameter_server.predictor_file import BUNDLED, BUNDLED_FILES  # noqa: E402
-from gradwire.training.parameter_server.predictor_fitting import (  # noqa: E402  # noqa: E402
-    LENGTH,
-    Fitting,
-    errors_blocks,
-    features_at,
-    sample_blocks,
-    sample_scalars,
-)
+from gradwire.training.parameter_server.predictor_fitting import sample_scalars  # noqa: E402
 from gradwire.training.parameter_server.wnn_trainer import WnnTrainer  # noqa: E402
 from gradwire.training.systems.mp2 import MP2  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
@@ -114,53 +105,16 @@ def test_nowcasting_run_resumes_from_checkpoint() -> None:
     assert [second.step() for _ in range(5)] == rows[3:] and second.jumps == 1
 
 
-def test_sampling_for_predictors_leaves_training_unchanged() -> None:
-    """Parameters are those of a run without sampling; the age of sampled moves is MP2's."""
-
+def test_sampling_scalars_leaves_training_unchanged() -> None:
     def made() -> Trainer:
         return Trainer(plain(), DATA, Recipe(workers=2, batch=8, steps=40, rate=0.05))
 
     trainer, other = made(), made()
-    samples = sample_blocks(trainer, 1, most=1000)
+    scalars = sample_scalars(trainer, 1, most=50)
     for _ in range(40):
         other.step()
     assert close(trainer.model, other.model)
-    assert samples["moved"].shape[1:] == (LENGTH + 1, BLOCK) and len(samples["values"]) == 10 * 97
-    assert samples["conv"].view(10, 97)[0].sum() == 7
-    x, target, unknown = features_at(samples, 37, 0)
-    assert int(unknown.sum()) == BLOCK - BLOCK // PERIOD and torch.equal(~unknown, positions_at(37, 0))
-    known = ~unknown
-    assert torch.allclose(x[:, 0][:, known], target[:, known]) and (x[:, 0][:, unknown] == 0).all()
-    for place in range(BLOCK):
-        age = next(back for back in range(LENGTH) if positions_at(37 - back, 0)[place])
-        assert torch.allclose(x[:, 3, place] * samples["scale"], samples["moved"][:, LENGTH - age, place])
-        assert x[0, 1, place] == age / PERIOD
-    scalars = sample_scalars(made(), 1, most=50)
     assert scalars["history"].shape[1] == 5 and set(scalars["kind"].tolist()) == {0, 1, 2}
-
-
-def test_fitted_predictor_beats_holding_decaying_moves() -> None:
-    """Moves decay by a tenth per step; holding them is wrong by the decay, which the network learns."""
-    generator = torch.Generator().manual_seed(3)
-
-    def made(count: int) -> dict[str, torch.Tensor]:
-        start = torch.randn(count, 1, BLOCK, generator=generator)
-        moved = start * 0.9 ** torch.arange(LENGTH + 1).view(1, -1, 1)
-        scale = moved[:, -1].abs().mean(dim=1)
-        return {"moved": moved, "values": torch.randn(count, BLOCK, generator=generator), "scale": scale,
-                "spread": torch.ones(count), "conv": torch.ones(count, dtype=torch.bool)}  # fmt: skip
-
-    fitting = Fitting("mp2", made(2000), made(200), 12)
-    errors = [fitting.step() for _ in range(12)]
-    net, found = fitting.finished()
-    assert min(errors) == found["predicted"] < 0.9 * found["hold"]
-    assert errors_blocks(net, fitting.unseen) == found
-    again = Fitting("mp2", fitting.learned, fitting.unseen, 12)
-    for _ in range(5):
-        again.step()
-    later = Fitting("mp2", fitting.learned, fitting.unseen, 12)
-    later.load_state_dict(again.state_dict())
-    assert [later.step() for _ in range(7)] == errors[5:], "gone on with to the bit"
 
 
 PLAN = PredictorPlan(seeds=(1, 2), size=8, limit=200, workers=2, batch=8, steps=60, epochs=2)
@@ -204,7 +158,7 @@ def test_predictor_is_made_from_image_and_text_models(tmp_path: Path) -> None:
     for how, both in manifest["error"].items():
         assert 0.9 * min(e[how] for e in each.values()) <= both <= 1.1 * max(e[how] for e in each.values())
     lstm = torch.load(tmp_path / "both.npz.work" / "char-lstm-2.pt", weights_only=True)
-    assert not lstm["conv"].any() and len(lstm["values"])
+    assert not lstm["x"][:, 4].any() and len(lstm["target"])
 
 
 def test_wrong_or_invalid_predictor_files_are_rejected(tmp_path: Path) -> None:

@@ -166,6 +166,18 @@ def test_qsgd_variance_is_bounded() -> None:
     assert (found <= bound * 1.05).all()
 
 
+def test_qsgd_both_ways_quantises_the_mean_that_comes_back() -> None:
+    """The same draws for all workers; unbiased over steps; bytes of codes instead of float32."""
+    x, info, reducer = drawn((66,), 8), info_of(66), QSGD(levels=4, bucket=33, both_ways=True)
+    states = [State(1, worker, 0, 4, step) for step in range(400) for worker in (0, 3)]
+    back = [reducer.restore(x, info, state) for state in states]
+    assert all(torch.equal(one, other) for one, other in zip(back[::2], back[1::2], strict=True))
+    assert torch.allclose(torch.stack(back[::2]).mean(dim=0), x, atol=4 * float(x.norm()) / 4 / math.sqrt(400))
+    assert not torch.equal(back[0], x) and torch.equal(QSGD().restore(x, info, states[0]), x)
+    encoded = reducer.compress(x, info, states[0])
+    assert reducer.answered(encoded, info) == 2 * (33 + 4) and QSGD().answered(encoded, info) is None
+
+
 def test_terngrad_matches_hand_computation() -> None:
     """The largest value stays, zero stays zero, and signs stay; values beyond 2.5 sigma are clipped."""
     x = torch.tensor([4.0, -4.0, 0.0, 1.0])

@@ -24,7 +24,7 @@ from gradwire.training.networks.builtin_networks import (  # noqa: E402
 )
 from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
-from gradwire.training.parameter_server.slimdp_trainer import KEYS, SlimTrainer  # noqa: E402
+from gradwire.training.parameter_server.selections import KEYS  # noqa: E402
 from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
@@ -99,18 +99,16 @@ def test_qsgd_magnitudes_rank_buckets_by_mean() -> None:
 
 def test_mipd_code_magnitudes_correlate_with_values() -> None:
     heard = Heard()
-    trainer = MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=4, warmup=0), heard)
+    trainer = MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=4), heard)
     for _ in range(2):
         trainer.step()
         for message, encoded in enumerate(heard.pushed.encoded[0]):
             found = heard.pushed.magnitudes(0, message)
             assert len(found) == encoded.packets(heard.pushed.payload) and (found >= 0).all()
-    coded = MipdTrainer(
-        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=0, warmup=0), exact := Heard()
-    )
+    coded = MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=0), exact := Heard())
     coded.step()
     one_by_one = MipdTrainer(
-        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=8, warmup=0), codes := Heard()
+        plain(), DATA, Recipe(workers=2, batch=4, steps=4, rate=0.05), MIPD(bits=8), codes := Heard()
     )
     one_by_one.step()
     for message in range(0, len(exact.pushed.infos), 2):
@@ -238,7 +236,7 @@ def test_reliable_tensors_lose_no_packets() -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda heard: SlimTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), SlimDP(every=2), heard),
+    lambda heard: SlimDP(every=2, sets="own").trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), None, heard),
     lambda heard: MipdTrainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3), MIPD(), heard),
 ], ids=["slimdp", "mipd"])  # fmt: skip
 def test_key_tensors_are_marked_reliable(make) -> None:
@@ -256,9 +254,8 @@ def test_key_tensors_are_marked_reliable(make) -> None:
 def test_slimdp_over_simulator_loses_no_keys() -> None:
     asked = scenario(workers=2, transport={"kind": "dlcp", "payload": "512B"})
     network = RecordingNetwork(Simulated(Session(asked)))
-    trainer = SlimTrainer(
-        plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=512), SlimDP(alpha=0.9, beta=0.8, every=1), network
-    )
+    slim = SlimDP(alpha=0.9, beta=0.8, every=1, sets="own")
+    trainer = slim.trainer(plain(), DATA, Recipe(workers=2, batch=4, steps=3, payload=512), None, network)
     for _ in range(3):
         trainer.step()
     masks = [mask for step in network.answers for round_ in step for row in round_.arrived for mask in row[KEYS::3]]
