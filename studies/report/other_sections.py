@@ -34,7 +34,7 @@ from gradwire.scenarios.readable import accuracy_text, share_text, time_text
 from gradwire.studies.reproduce.claims_page import HOLDS, basis_text
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
-from gradwire.studies.reproduce.published import Comparison
+from gradwire.studies.reproduce.published import Comparison, PublishedNumber
 from gradwire.studies.reproduce.verdicts import value_text
 
 if TYPE_CHECKING:
@@ -220,8 +220,8 @@ def _beside_published(expectation: Json) -> tuple[str, str]:
     if number is None:
         return "", ""
     comparison = Comparison(expectation["verdict"], expectation["share"])
-    limit = "at most " if number["at_most"] else ""
-    return f"{limit}{value_text(number['value'], expectation['unit'])} {number['mark']}", comparison.text
+    published = PublishedNumber(**number)
+    return f"{published.limit_text}{value_text(published.value, expectation['unit'])} {published.mark}", comparison.text
 
 
 def _effects(effects: Sequence[Json]) -> str:

@@ -1,7 +1,9 @@
 """Numbers that papers report, and the verdict on a measured figure beside them.
 
-reached : the effect is at least as large as the published one, or within the published limit.
-same direction : an effect of the same sign, but smaller; its share of the published one is given.
+reached : the effect is at least as large as the published one, or within the published limit. Where a figure predicts
+    the number itself (`within`), it differs by at most that share.
+same direction : an effect of the same sign, but smaller, or too large a prediction; its share of the published one is
+    given.
 opposite : no effect or one of the other sign, or above the published limit.
 unresolved : the seeds, or the 95 % interval, include both an effect of either sign or both sides of the limit.
 """
@@ -31,12 +33,22 @@ class PublishedNumber:
     mark : its source, such as "[abstract]" or "[notes]".
     neutral : the figure without any effect: 0 for gains and shares saved, 1 for ratios.
     at_most : the paper reports an upper limit, not an effect.
+    within : largest difference of a prediction from the number, as a share of the published effect; None if a larger
+        effect is as good.
     """
 
     value: float
     mark: str
     neutral: float = 0.0
     at_most: bool = False
+    within: float | None = None
+
+    @property
+    def limit_text(self) -> str:
+        """The words before the number: "at most ", "within 15 % of ", or none."""
+        if self.within is not None:
+            return f"within {100 * self.within:g} % of "
+        return "at most " if self.at_most else ""
 
     def share_of(self, figure: float) -> float:
         """Return the measured effect over the published one."""
@@ -54,7 +66,8 @@ class PublishedNumber:
             return Comparison(REACHED if share > 0 else OPPOSITE, None)
         if ends[0] <= 0 < ends[1]:
             return Comparison(UNRESOLVED, share)
-        word = REACHED if share >= 1 - ROUNDING else SAME_DIRECTION if share > 0 else OPPOSITE
+        is_reached = share >= 1 - ROUNDING if self.within is None else abs(share - 1) <= self.within + ROUNDING
+        word = REACHED if is_reached else SAME_DIRECTION if share > 0 else OPPOSITE
         return Comparison(word, share)
 
 

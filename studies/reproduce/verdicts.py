@@ -101,7 +101,7 @@ class Finding:
         number = self.expect.published
         if number is None:
             return ""
-        return f"{'at most ' if number.at_most else ''}{value_text(number.value, self.expect.unit)} {number.mark}"
+        return f"{number.limit_text}{value_text(number.value, self.expect.unit)} {number.mark}"
 
     @property
     def has_limits(self) -> bool:

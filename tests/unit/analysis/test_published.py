@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -18,6 +19,7 @@ from gradwire.studies.reproduce.verdicts import Judgement, judge
 GAIN = PublishedNumber(0.8, "[abstract]")
 RATIO = PublishedNumber(0.1, "[notes]", neutral=1.0)
 LIMIT = PublishedNumber(0.11, "[notes]", at_most=True)
+PREDICTED = PublishedNumber(200.0, "[abstract]", within=0.15)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,11 @@ LIMIT = PublishedNumber(0.11, "[notes]", at_most=True)
         (RATIO, 0.1, 0.05, 0.2, "reached", 1.0),
         (RATIO, 0.55, 0.5, 0.6, "same direction", 0.5),
         (RATIO, 1.9, 1.2, 2.4, "opposite", -1.0),
+        (PREDICTED, 230.0, 228.0, 231.0, "reached", 1.15),
+        (PREDICTED, 170.0, 169.0, 171.0, "reached", 0.85),
+        (PREDICTED, 232.0, 231.0, 233.0, "same direction", 1.16),
+        (PREDICTED, 168.0, 167.0, 169.0, "same direction", 0.84),
+        (PREDICTED, -10.0, -11.0, -9.0, "opposite", -0.05),
         (LIMIT, 0.1, 0.05, 0.11, "reached", None),
         (LIMIT, 0.2, 0.2, 0.2, "opposite", None),
         (LIMIT, 0.1, 0.05, 0.2, "unresolved", None),
@@ -82,6 +89,17 @@ def test_a_claim_has_the_verdict_of_its_published_figures() -> None:
     assert _judged(_gain(None, low=0.3)).verdict == "shown"
 
 
+def test_a_prediction_far_above_the_published_number_is_not_reached() -> None:
+    """Gains of 0.2 to 0.6 beside a published 0.2: twice the effect."""
+    number = PublishedNumber(0.2, "[code]", within=0.15)
+    judged = _judged(replace(_gain(None), published=number))
+    assert judged.verdict == "same direction"
+    assert finding_line(judged.findings[0]).endswith(
+        "published within 15 % of 20.0 % [code]: same direction (200 % of the published effect)"
+    )
+    assert as_dict([judged])["claims"][0]["expectations"][0]["published"]["within"] == 0.15  # type: ignore[index]
+
+
 def test_terminal_and_page_show_published_number_verdict_and_limit() -> None:
     judged = _judged(_gain(0.8, low=0.5), _gain(None, low=0.3))
     line = (
@@ -107,5 +125,5 @@ def test_every_figure_of_a_claim_can_be_judged(name: str) -> None:
         for expect in claim.expects:
             assert expect.published or expect.low is not None or expect.high is not None, (claim.id, expect.text)
             if expect.published is not None:
-                assert expect.published.mark in ("[abstract]", "[notes]", "[recalled]", "[derived]"), claim.id
+                assert expect.published.mark in ("[abstract]", "[code]", "[notes]", "[recalled]", "[derived]"), claim.id
                 assert expect.published.value != expect.published.neutral
