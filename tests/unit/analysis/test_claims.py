@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gradwire.analysis import source_digests
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_tables
+from gradwire.scenarios.units import parse_time
 from gradwire.studies.report.other_sections import claims_section
 from gradwire.studies.reproduce import SETS, claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
@@ -27,6 +29,8 @@ from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.policies import POLICIES, apply_policy
 from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
 from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.reproduce.scaling.node import HASWELL, KNL
+from gradwire.studies.reproduce.scaling.strong_scaling import scaling_of
 from gradwire.studies.reproduce.verdicts import (
     CONDITION,
     NOT_SHOWN,
@@ -301,19 +305,36 @@ def test_reproduce_refuses_an_unrelated_folder(tmp_path: Path) -> None:
         reproduce(["dlcp"], tmp_path, claims=["S2"])
 
 
-def test_compute_times_of_lee_claims_follow_from_times_per_picture() -> None:
-    """A node computes 4 of 256 pictures, and 64 nodes speed up training by 64 without communication."""
-    (claim,) = claims_of(["lee"], ["E3"])
-    settings = {setting.name: setting.changes["job"] for setting in claim.settings}
-    speed_ups = {expect.settings[0]: expect.value for expect in claim.expects if expect.text.startswith("speed-up")}
-    for model, picture_ps, optimizer_ps in (("VGG-16", 100 * 10**9, 27 * 10**9), ("ResNet-50", 35 * 10**9, 5 * 10**9)):
-        job = settings[f"{model}, 64 nodes"]
+def test_times_of_lee_claims_follow_from_the_node_model() -> None:
+    """Compute scale, optimizer and batch of every setting, and the times of a step without a network."""
+    claims = claims_of(["lee"], ["E3", "E4", "E5"])
+    settings = {setting.name: setting.changes["job"] for claim in claims for setting in claim.settings}
+    assert len(settings) == 10
+    scalings = {}
+    for name, job in settings.items():
+        model, nodes = name.split(", ")[0], job["workers"]
+        scaling = scaling_of(model, KNL if "KNL" in name else HASWELL)
+        scalings[name] = scaling
         trace = load_trace(job["trace"])
-        mean = sum(Timetable.of(trace.iterations[each]).backward_end for each in trace.phases["early"])
-        own_ps = mean / len(trace.phases["early"])
-        assert job["compute_scale"] * own_ps == pytest.approx(4 * picture_ps, rel=2e-5)
-        share = (256 * picture_ps + optimizer_ps) / 64
-        assert speed_ups[f"{model}, 64 nodes"](lambda *_, share=share: share) == 64
+        own_ps = fmean(Timetable.of(trace.iterations[each]).backward_end for each in trace.phases["early"])
+        assert job["compute_scale"] * own_ps == pytest.approx(scaling.compute_ps(nodes), rel=1e-5)
+        assert parse_time(job["optimizer"]) == pytest.approx(scaling.node.optimizer_ps(scaling.work), rel=1e-3)
+        assert job["exchange"]["batch"] * nodes == scaling.pictures
+        assert job["trace"] == scaling.trace
+    alone = [expect for claim in claims for expect in claim.expects if "speed-up over" in expect.text]
+    assert len(alone) == 12
+    for expect in alone:
+        scaling, cores = scalings[expect.settings[0]], 1 if "one core" in expect.text else None
+        per = 2516.36 if expect.condition == "calibration" else 1
+        alone_ps = scaling.alone_ps(cores)
+        assert expect.value(lambda *_, step_ps=alone_ps / 64: step_ps) == pytest.approx(64 / per, rel=1e-5)
+
+
+def test_speed_ups_of_lee_claims_have_limits_on_both_sides() -> None:
+    for claim in claims_of(["lee"], ["E3", "E4", "E5"]):
+        for expect in claim.expects:
+            is_predicted = expect.published is not None and expect.published.within == 0.15
+            assert is_predicted or (expect.low is not None and expect.high is not None), expect.text
 
 
 def test_panel_titles_of_a_claim_figure_do_not_overlap() -> None:
