@@ -45,7 +45,7 @@ class Node:
     serial_share: float
 
     def compute_ps(self, work: TrainingWork, pictures: float, cores: int | None = None) -> float:
-        """Return the forward and backward time of a step, in picoseconds, on all cores or on so many of them."""
+        """Return the forward and backward time of a step, in picoseconds, on all cores or on some."""
         used = self._used(cores)
         speed_up = 1 / (self.serial_share + (1 - self.serial_share) / used)
         products = pictures * work.flops / (self.core_flops * self.kernel_efficiency * speed_up)

@@ -42,7 +42,7 @@ class StrongScaling:
     jitter: float = 0.02
 
     def alone_ps(self, cores: int | None = None) -> float:
-        """Return the time of a step without a network, on one node or on so many of its cores, in picoseconds."""
+        """Return the time of a step without a network, on one node or on some of its cores, in picoseconds."""
         return self.node.compute_ps(self.work, self.pictures, cores) + self.node.optimizer_ps(self.work, cores)
 
     def compute_ps(self, nodes: int) -> float:
@@ -56,7 +56,7 @@ class StrongScaling:
         return model.iteration_ps(slowest_ps, self.node.optimizer_ps(self.work))
 
     def speed_up(self, nodes: int, over_cores: int | None = None) -> float:
-        """Return how many times faster some nodes are than one node, or than so many of its cores."""
+        """Return how many times faster some nodes are than one node, or than some of its cores."""
         return self.alone_ps(over_cores) / self.iteration_ps(nodes)
 
     def calibrated(self, nodes: int, speed_up: float) -> Node:
