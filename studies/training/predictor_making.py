@@ -35,6 +35,7 @@ class PredictorPlan:
     text, length : of models of texts, see `gradwire.training.data.text`.
     workers, batch, steps : of each training run.
     rate : of models of pictures, `text_rate` of texts, whose gradients are clipped to norm 1.
+    optimizer, schedule : see `gradwire.training.recipe.Recipe`.
     epochs : of the fitting.
     """
 
@@ -50,6 +51,8 @@ class PredictorPlan:
     steps: int = 600
     rate: float = 0.1
     text_rate: float = 1.0
+    optimizer: str = "sgd"
+    schedule: str = "triangle"
     epochs: int = 40
 
 
@@ -72,7 +75,7 @@ def make_predictor(
     Raises
     ------
     ScenarioError, TraceError
-        The kind, model or data is unknown, or there are fewer than two seeds.
+        The kind, model or data is unknown, there are fewer than two seeds, or the training runs are too short.
     ResultError
         The file is a folder, or cannot be written; or the folder beside it has training runs of another plan.
     MissingExtraError
@@ -90,7 +93,7 @@ def make_predictor(
     if len(set(plan.seeds)) < 2:
         raise ScenarioError(f"{len(set(plan.seeds))} seeds", "--seed", "two or more: the last one is held out")
     torch.set_num_threads(threads)
-    trainings = _trainers(plan)
+    trainings = _trainers(kind, plan)
     folder = _work_folder(path, kind, plan)
     on_progress = on_progress or (lambda share, words: None)
     samples = []
@@ -133,29 +136,45 @@ def _rounded(errors: Mapping[str, float]) -> dict[str, float]:
     return {name: round(error, 4) for name, error in errors.items()}
 
 
-def _trainers(plan: PredictorPlan) -> list[tuple[str, int, Callable[[], Trainer]]]:
-    """Return (model, seed, function that makes its trainer); models and data are checked before any training."""
+def _trainers(kind: str, plan: PredictorPlan) -> list[tuple[str, int, Callable[[], Trainer]]]:
+    """Return (model, seed, function that makes its trainer); the plan and data are checked before any training."""
     import torch
 
     from gradwire.scenarios.schema.job.training import Training
     from gradwire.training.data import Images, Text, images, text
+    from gradwire.training.recipe import Recipe, check_samples
     from gradwire.training.scenario_checks import model_kind
-    from gradwire.training.trainer import Recipe, Trainer
+    from gradwire.training.trainer import Trainer
 
     kinds = {name: model_kind(Training(model=name)) for name in plan.models}
     data: dict[str, Images | Text] = {}
     for task in {kind.task for kind in kinds.values()}:
         pictures = task == "images"
         data[task] = images(plan.data, plan.size, limit=plan.limit) if pictures else text(plan.text, plan.length)
+        check_samples(len(data[task]), plan.workers, plan.batch)
+        if kind == "wnn":
+            _check_epochs(plan, len(data[task]) // (plan.workers * plan.batch), task)
 
-    def make(name: str, seed: int) -> Trainer:
-        torch.manual_seed(seed)
-        model_data, pictures = data[kinds[name].task], kinds[name].task == "images"
-        rate, clip = (plan.rate, 0.0) if pictures else (plan.text_rate, 1.0)
-        recipe = Recipe(plan.workers, plan.batch, plan.steps, rate, clip=clip, data_seed=seed, seed=seed)
+    def recipe(name: str, seed: int) -> Recipe:
+        rate, clip = (plan.rate, 0.0) if kinds[name].task == "images" else (plan.text_rate, 1.0)
+        choices: dict[str, Any] = {"optimizer": plan.optimizer, "schedule": plan.schedule}
+        return Recipe(plan.workers, plan.batch, plan.steps, rate, clip=clip, data_seed=seed, seed=seed, **choices)
+
+    def make(name: str, recipe: Recipe) -> Trainer:
+        torch.manual_seed(recipe.seed)
+        model_data = data[kinds[name].task]
         return Trainer(kinds[name].build(model_data.classes), model_data, recipe)
 
-    return [(name, seed, partial(make, name, seed)) for name in plan.models for seed in plan.seeds]
+    return [(name, seed, partial(make, name, recipe(name, seed))) for name in plan.models for seed in plan.seeds]
+
+
+def _check_epochs(plan: PredictorPlan, epoch: int, task: str) -> None:
+    """Raise ScenarioError if a training run has too few epochs, of `epoch` steps each, for one prediction."""
+    from gradwire.training.parameter_server.weight_nowcaster import HISTORY
+
+    if plan.steps < 2 * HISTORY * epoch:
+        expected = f"at least {2 * HISTORY * epoch}: {2 * HISTORY} epochs of {epoch} steps with this data ({task})"
+        raise ScenarioError(f"is {plan.steps}", "--steps", expected)
 
 
 def _sample(kind: str, trainer: Trainer, seed: int, on_progress: ProgressCallback) -> Any:

@@ -1,4 +1,4 @@
-"""Parameter predictors: a network for blocks (MP2), one for single parameters (WNN), and their files.
+"""Parameter predictors: a network for blocks (MP2), and the files of all (WNN's is in `weight_nowcaster`).
 
 A file is an `.npz` with the weights by name and a manifest: its kind, the training runs it was made from, the command
 and date, and its error on an unseen training run.
@@ -13,52 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.training.parameter_server.block_predictor import BlockPredictor
 from gradwire.training.parameter_server.predictor_file import expected_file, predictor_path, read_predictor
+from gradwire.training.parameter_server.weight_nowcaster import WeightNowcaster
 
 KINDS = ("conv", "fc", "bias", "norm")
 """Types of parameters: convolutions, matrices, biases, and those of a normalisation."""
-
-
-class ScalarPredictor(nn.Module):
-    """Predicts a single parameter: five values and their four differences, (n, 5), to (n,) in (-1, 1). Two streams, as
-    in weight nowcasting [code]; their sizes are our choice. See `nowcast` for the units."""
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.values, self.differences = nn.Linear(5, width), nn.Linear(4, width)
-        self.both, self.out = nn.Linear(2 * width, width), nn.Linear(width, 1)
-
-    def forward(self, values: Tensor) -> Tensor:
-        streams = torch.cat([self.values(values), self.differences(values.diff(dim=1))], dim=1)
-        return torch.tanh(self.out(torch.relu(self.both(torch.relu(streams))))).squeeze(1)
-
-
-class WeightNowcaster(nn.Module):
-    """A `ScalarPredictor` for each type of parameters, except those of normalisations [code]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.fc, self.bias = ScalarPredictor(), ScalarPredictor(), ScalarPredictor()
-
-    def of(self, kind: str) -> ScalarPredictor:
-        """Return the predictor of a type."""
-        return getattr(self, kind)
-
-
-def normalise(history: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ((v - the first) / (2 range), range) of five values of n parameters: (5, n) to (n, 5) and (n,)."""
-    spread = history.max(dim=0).values - history.min(dim=0).values
-    return ((history - history[0]) / (2 * spread).clamp(min=1e-12)).T, spread
-
-
-def nowcast(net: ScalarPredictor, history: Tensor) -> Tensor:
-    """Return predicted values, (n,): the last one plus the net's output times twice the range."""
-    values, spread = normalise(history)
-    return history[-1] + 2 * spread * net(values)
 
 
 def kinds_of(model: nn.Module) -> list[str]:

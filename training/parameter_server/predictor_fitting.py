@@ -16,28 +16,27 @@ from torch import Tensor, nn
 
 from gradwire.training.parameter_server import predictor
 from gradwire.training.parameter_server.block_fitting import block_errors, train_epoch
-from gradwire.training.parameter_server.predictor import KINDS, WeightNowcaster
-from gradwire.training.parameter_server.wnn_trainer import HISTORY
+from gradwire.training.parameter_server.predictor import KINDS
+from gradwire.training.parameter_server.weight_nowcaster import HISTORY, WeightNowcaster, normalise
 from gradwire.training.trainer import Trainer
 
 RATE, BATCH = 2e-3, 256
-PERIODS = 30
-"""Periods of a training run for predictions of single parameters."""
 Samples = dict[str, Tensor]
 Progress = Callable[[float, str], None]
 
 
 def sample_scalars(trainer: Trainer, seed: int, on_progress: Progress | None = None, most: int = 3000) -> Samples:
-    """Return single parameters at the ends of periods, up to `most` of each type and span; S in all.
+    """Return single parameters at the ends of epochs, up to `most` of each type and span; S in all.
 
-    history : SEEN values, (S, SEEN). target : the value SEEN periods later, (S,). kind : index into KINDS, (S,).
+    history : HISTORY values, (S, HISTORY). target : the value HISTORY epochs later [poster], (S,). kind : index into
+        KINDS, (S,).
     """
     draws = np.random.default_rng([seed, 4])
     kinds, steps = predictor.kinds_of(trainer.model), trainer.recipe.steps
     seen: list[dict[str, Tensor]] = []
     for number in range(steps):
         trainer.step()
-        if (number + 1) % max(1, steps // PERIODS) == 0:
+        if (number + 1) % trainer.dealer.steps_per_epoch == 0:
             now = list(trainer.model.parameters())
             of_kind = {kind: [now[at] for at, other in enumerate(kinds) if other == kind] for kind in KINDS[:3]}
             seen.append(
@@ -48,7 +47,7 @@ def sample_scalars(trainer: Trainer, seed: int, on_progress: Progress | None = N
     history, target, which = [], [], []
     for first in range(len(seen) - 2 * HISTORY + 1):
         for kind in seen[0]:
-            rows = torch.stack([seen[first + period][kind] for period in range(HISTORY)], dim=1)
+            rows = torch.stack([seen[first + epoch][kind] for epoch in range(HISTORY)], dim=1)
             rows_used = torch.from_numpy(draws.permutation(len(rows))[:most].copy())
             history.append(rows[rows_used])
             target.append(seen[first + 2 * HISTORY - 1][kind][rows_used])
@@ -117,30 +116,45 @@ def _epoch_scalars(net: nn.Module, adam: Any, samples: Samples, draws: torch.Gen
     for number, kind in enumerate(KINDS[:3]):
         rows = (samples["kind"] == number).nonzero().view(-1)
         for batch in rows[torch.randperm(len(rows), generator=draws)].split(4 * BATCH):
-            values, target = _targets(samples["history"][batch], samples["target"][batch])
-            _descend(adam, (net.of(kind)(values) - target).abs().mean())
+            values, target, _ = _targets(samples, batch)
+            _descend(adam, (net.of(kind)(values) - target.clamp(-1, 1)).abs().mean() + net.of(kind).penalty())
 
 
 @torch.no_grad()
 def errors_scalars(net: nn.Module, samples: Samples) -> dict[str, float]:
-    """Return the relative L1 distance of movements: predicted, and the last five periods' repeated. No movement would
-    be 1."""
+    """Return the relative L1 distance of movements in HISTORY epochs, of all and by type: predicted, and extrapolated
+    linearly. No movement would be 1."""
     assert isinstance(net, WeightNowcaster)
-    off, repeated, size = 0.0, 0.0, 0.0
+    totals: dict[str, dict[str, float]] = {}
     for number, kind in enumerate(KINDS[:3]):
         rows = samples["kind"] == number
         if rows.any():
-            values, target = _targets(samples["history"][rows], samples["target"][rows])
-            off += float((net.of(kind)(values) - target).abs().sum())
-            repeated += float((values[:, -1] - values[:, 0] - target).abs().sum())
-            size += float(target.abs().sum())
-    return {"predicted": off / max(size, 1e-30), "again": repeated / max(size, 1e-30)}
+            values, target, unit = _targets(samples, rows)
+            linear = extrapolated(values) - values[:, -1]
+            moves = {"predicted": net.of(kind)(values), "linear": linear, "none": torch.zeros_like(target)}
+            totals[kind] = {name: float(((move - target) * unit).abs().sum()) for name, move in moves.items()}
+    totals = {"": {name: sum(total[name] for total in totals.values()) for name in ("predicted", "linear", "none")}} | {
+        f"_{kind}": total for kind, total in totals.items()
+    }
+    return {
+        f"{name}{kind}": total[name] / max(total["none"], 1e-30)
+        for kind, total in totals.items()
+        for name in ("predicted", "linear")
+    }
 
 
-def _targets(history: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (normalised values, desired output)."""
-    values, spread = predictor.normalise(history.T)
-    return values, ((target - history[:, -1]) / (2 * spread).clamp(min=1e-12)).clamp(-1, 1)
+def extrapolated(values: Tensor) -> Tensor:
+    """Return the values HISTORY epochs later on a least-squares line, (n, HISTORY) to (n,)."""
+    epochs = torch.arange(HISTORY, dtype=values.dtype) - (HISTORY - 1) / 2
+    slope = (values @ epochs) / (epochs @ epochs)
+    return values.mean(dim=1) + slope * (epochs[-1] + HISTORY)
+
+
+def _targets(samples: Samples, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (normalised values, normalised movement, its unit) of some samples."""
+    history = samples["history"][rows].T
+    values, spread = normalise(history)
+    return values, (samples["target"][rows] - history[-1]) / (2 * spread), 2 * spread
 
 
 def _descend(adam: Any, loss: Tensor) -> None:

@@ -1,8 +1,8 @@
 """Weight nowcasting: every few epochs parameters jump to where a network predicts them to be later.
 
 The baseline that MP2's abstract names. Each parameter is predicted from its own values at the ends of the last five
-epochs [code]; that a prediction aims five epochs ahead is [recalled]. In between it is plain data-parallel training, so
-the only saving is the skipped epochs.
+epochs, after each fifth [code], and the prediction aims five epochs ahead [poster]. In between it is plain
+data-parallel training, so the only saving is the skipped epochs. Sources are in `weight_nowcaster`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from torch import Tensor, nn
 
 from gradwire.training.data import Images, Text
 from gradwire.training.networks.network_interface import Network
-from gradwire.training.parameter_server.predictor import WeightNowcaster, kinds_of, load_predictor, nowcast
+from gradwire.training.parameter_server.predictor import kinds_of, load_predictor
+from gradwire.training.parameter_server.weight_nowcaster import HISTORY, WeightNowcaster, nowcast
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.trainer import StepRow, Trainer
-
-HISTORY = 5
-"""Values that a prediction is made from."""
 
 
 class WnnTrainer(Trainer):

@@ -281,6 +281,11 @@ def cmd_predictor(
     text: Annotated[str | None, typer.Option(help="Text file for language models, or synthetic.")] = None,
     samples: Annotated[int | None, typer.Option(min=200, help="Maximum number of pictures.")] = None,
     steps: Annotated[int | None, typer.Option(min=60, help="Steps of each training run.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples of each of 8 workers in a step.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Optimizer of the training runs: sgd or adamw.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Schedule of the rate: triangle, constant or steps.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Learning rate of models of pictures.")] = None,
+    text_rate: Annotated[float | None, typer.Option(help="Learning rate of models of texts.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the fit.")] = None,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Threads of torch.")] = 1,
     as_json: Json = False,
@@ -297,6 +302,11 @@ def cmd_predictor(
         "text": text,
         "limit": samples,
         "steps": steps,
+        "batch": batch,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "rate": rate,
+        "text_rate": text_rate,
         "epochs": epochs,
     }
     plan = PredictorPlan(**{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
