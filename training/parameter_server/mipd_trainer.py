@@ -182,7 +182,7 @@ class MipdTrainer(Asynchronous):
         if self.device.type == "cpu":
             arrays = (vector.numpy(), smoothed.numpy(), positions.numpy(), values.numpy())
             if rules.compensate:
-                add_smoothed_moves(*arrays, *np.float32((weight, share, fade)))
+                add_smoothed_moves(*arrays, *map(np.float32, (weight, share, fade)))
             else:
                 add_moves(arrays[0], *arrays[2:], np.float32(weight))
             return

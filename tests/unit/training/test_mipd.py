@@ -156,7 +156,7 @@ def test_compiled_update_of_a_half_equals_torch(share: float) -> None:
     expected[others] += 0.25 * smoothed[others]
     fading[positions], fading[others] = torch.lerp(smoothed[positions], values, share), smoothed[others] * (1 - share)
     update = (vector[10:30].numpy(), smoothed[10:30].numpy(), (positions - 10).numpy(), values.numpy())
-    add_smoothed_moves(*update, *np.float32((0.25, share, 1 - share)))
+    add_smoothed_moves(*update, *map(np.float32, (0.25, share, 1 - share)))
     assert torch.allclose(vector, expected, atol=1e-6) and torch.allclose(smoothed, fading, atol=1e-6)
     before = vector.clone()
     add_moves(vector.numpy(), positions.numpy(), values.numpy(), np.float32(0.5))
