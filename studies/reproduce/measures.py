@@ -93,6 +93,11 @@ WHY_ABSENT = {
     "together": "the workers' shares lost do not vary",
     "clock": "the network takes no time",
     "stale": "workers do not come one by one",
+    **{
+        f"{name}_{how}": "no parameters are predicted"
+        for name in ("error", "accuracy", "loss")
+        for how in ("network", "hold", "none")
+    },
 }
 """Reasons why a finished run lacks a measure."""
 TIMES = (

@@ -1,6 +1,6 @@
 """Samples for fitting MP2's predictor, from ordinary training runs, and its loss.
 
-A server is imagined beside a training run that hears of its parameters in rotation. What it would know of some blocks
+A server is imagined beside a training run that gets its parameters in rotation. What it would know of some blocks
 is what the network sees, and what they really are is what it learns.
 """
 
@@ -22,7 +22,7 @@ from gradwire.training.reducers.base import group_units
 from gradwire.training.trainer import Trainer
 
 PERIOD = 9
-"""Steps in which every parameter is heard of once, as `MP2.period` by default."""
+"""Steps in which every parameter is exchanged once, as `MP2.period` by default."""
 SPANS = 60
 """Steps that are sampled, spread over a training run."""
 BATCH = 256
@@ -33,9 +33,9 @@ Progress = Callable[[float, str], None]
 def sample_blocks(trainer: Trainer, seed: int, on_progress: Progress | None = None, most: int = 200) -> Samples:
     """Return blocks of convolutions and matrices, up to `most` of each sampled step; S blocks in all.
 
-    x : features, (S, CHANNELS, BLOCK). target : velocities since each element was heard of, in units of its tensor's,
-    (S, BLOCK). age : of each element, in units of the oldest, (S, BLOCK); 0 if it is known. scale : how far the
-    oldest moves if its velocity is 1, relative to the norm of all parameters, (S, 1).
+    x : features, (S, CHANNELS, BLOCK). target : velocities since the last exchange of each element, in units of its
+    tensor's, (S, BLOCK). age : of each element, in units of the oldest, (S, BLOCK); 0 if it is known. scale : how far
+    the oldest moves if its velocity is 1, relative to the norm of all parameters, (S, 1).
     """
     draws, steps = np.random.default_rng([seed, 3]), trainer.recipe.steps
     kinds = kinds_of(trainer.model)

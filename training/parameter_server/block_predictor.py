@@ -1,4 +1,4 @@
-"""MP2's predictor: a network that predicts how far parameters have moved since a server last heard of them.
+"""MP2's predictor: a network that predicts how far parameters have moved since their last exchange.
 
 [abstract] of MP2 (Computer Networks 255, 2024, 110883) names convolution, channel attention and max pooling, and layers
 that resemble each other. Sizes, features and the form of the output are our choice: parameters are taken in blocks of

@@ -26,7 +26,6 @@ from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.parameter_server import mipd_encoding as codec
 from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
 from gradwire.training.parameter_server.local_models import LocalModels, flattened, views_of
-from gradwire.training.parameter_server.mipd_server import add_moves, add_smoothed_moves, compile_loops
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import group_units
 from gradwire.training.reducers.fields import share_count
@@ -49,7 +48,7 @@ class MipdTrainer(Asynchronous):
         super().__init__(model, data, recipe, None, network, **timing)
         self.rules = rules
         if self.device.type == "cpu":
-            compile_loops()
+            codec.compile_loops()
         nesterov = rules.look_ahead and recipe.optimizer == "sgd"
         self.copies: LocalModels = LocalModels(model, replace(recipe, nesterov=nesterov or recipe.nesterov))
         self.sizes = [info.numel for info in self.infos]
@@ -182,9 +181,9 @@ class MipdTrainer(Asynchronous):
         if self.device.type == "cpu":
             arrays = (vector.numpy(), smoothed.numpy(), positions.numpy(), values.numpy())
             if rules.compensate:
-                add_smoothed_moves(*arrays, *map(np.float32, (weight, share, fade)))
+                codec.add_smoothed_moves(*arrays, *map(np.float32, (weight, share, fade)))
             else:
-                add_moves(arrays[0], *arrays[2:], np.float32(weight))
+                codec.add_moves(arrays[0], *arrays[2:], np.float32(weight))
             return
         if not rules.compensate:
             vector[positions] += weight * values

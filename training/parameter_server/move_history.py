@@ -1,4 +1,4 @@
-"""What a server knows of parameters that it hears of from time to time: their last values and how fast they moved."""
+"""Move histories: the last known values of parameters that are exchanged in turn, and how fast they moved."""
 
 from __future__ import annotations
 

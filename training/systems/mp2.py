@@ -21,7 +21,7 @@ class MP2(System):
     choice. Workers train local models. The pushed elements are the same for all workers and rotate, from a shared seed,
     so that no positions are sent; workers pull their averages. Tensors of at most 64 elements are always exchanged. So
     the bytes are a ninth both ways, and whatever is not pushed waits for its turn. The prediction is the server's model
-    of what it has not heard of for up to eight steps; workers train without it.
+    of elements whose last exchange is up to eight steps ago; workers train without it.
     """
 
     kind: Literal["mp2"] = "mp2"

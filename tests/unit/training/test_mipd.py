@@ -21,6 +21,8 @@ from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
     GAUSSIAN,
     LAPLACE,
     SIGNIFICANCE,
+    add_moves,
+    add_smoothed_moves,
     bins,
     dequantise,
     encode_positions,
@@ -30,7 +32,6 @@ from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
     ratios_of,
     unpack,
 )
-from gradwire.training.parameter_server.mipd_server import add_moves, add_smoothed_moves  # noqa: E402
 from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
