@@ -80,8 +80,11 @@ def saved_or_not(setting: str, arm: str, over: str, measure: str) -> Value:
 
 
 def saved_at_share(setting: str, arm: str, over: str, rate: str, base: str, share: float) -> Value:
-    """Return the share of another arm's time saved to a share of the final accuracy of the arm `base`, rounded to a
-    percent; steps times the time of a step at a link rate. Infinite times as in `saved_or_not`."""
+    """Return the share of another arm's time that is saved to a share of a third arm's final accuracy.
+
+    The accuracy is that of `base`, rounded to a percent. A time is steps times that of a step at a link rate; infinite
+    ones count as in `saved_or_not`.
+    """
 
     def value(at: At) -> float:
         percent = round(100 * share * at(setting, base, "accuracy"))

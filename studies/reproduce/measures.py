@@ -179,8 +179,10 @@ def training_figures(training: TrainingResult) -> dict[str, float]:
 
 
 def _prediction_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how far the server's model is from the workers' mean with each predictor, over what it knows, as means of
-    all evaluations, and its accuracy and loss there; "network" is any predictor but holding and none."""
+    """Return errors, accuracies and losses of the server's model by predictor, as means of all evaluations.
+
+    "network" is any predictor but holding and none.
+    """
     by_predictor: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         name = row["predictor"] if row["predictor"] in ("hold", "none") else "network"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +41,19 @@ def close(one: nn.Module, other: nn.Module, atol: float = 1e-6) -> bool:
 def same(one: nn.Module, other: nn.Module) -> bool:
     """Whether two nets have the same parameters and statistics, bit by bit."""
     return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+def resumes_exactly(make: Callable[[], Any], steps: int, stop: int, folder: Path) -> tuple[Any, Any]:
+    """Train without and with an interruption after `stop` steps, through a file, and compare rows and parameters.
+    Returns both trainers."""
+    whole, first, second = make(), make(), make()
+    rows = [whole.step() for _ in range(steps)]
+    assert [first.step() for _ in range(stop)] == rows[:stop]
+    torch.save(first.state_dict(), folder / "checkpoint.pt")
+    second.load_state_dict(torch.load(folder / "checkpoint.pt", weights_only=True))
+    assert [second.step() for _ in range(steps - stop)] == rows[stop:]
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
+    return whole, second
 
 
 class Points:

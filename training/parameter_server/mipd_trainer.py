@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradwire.traces.trace import TensorInfo
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.parameter_server import mipd_encoding as codec
 from gradwire.training.parameter_server.asynchronous_trainer import Asynchronous
 from gradwire.training.parameter_server.local_models import LocalModels, flattened, views_of
+from gradwire.training.parameter_server.selections import message_infos
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import group_units
 from gradwire.training.reducers.fields import share_count
@@ -78,18 +78,14 @@ class MipdTrainer(Asynchronous):
         """The half that each worker pulls."""
         self.sent: list[Tensor] = [self.vector[:0]] * recipe.workers
         """Moves that each worker's push stands for, of `places`."""
-        self.messages = [
-            TensorInfo(f"{info.name}.{part}", info.shape, info.numel, info.dtype, info.layer)
-            for info in self.infos
-            for part in ("values", "keys")
-        ]
+        self.messages = message_infos(self.infos, ("values", "keys"))
         self.kept = range(1, len(self.messages), 2)
 
     # --- worker --------------------------------------------------------------------------------------------------
 
     def encode(self, worker: int, gradients: list[Tensor]) -> list[Encoded]:
-        """Make the worker's step, and return codes of the significant moves of one half, and their positions whenever
-        these are recomputed."""
+        """Make the worker's step, and return codes of the significant moves of one half. Their positions come with them
+        whenever these are recomputed."""
         rules = self.rules
         self.half[worker] = half = (self.turns[worker] + worker) % len(self.halves)
         self.copies.local_step(worker, gradients, self.recipe.rate_at(self.version // self.recipe.workers))
@@ -200,7 +196,7 @@ class MipdTrainer(Asynchronous):
         return Encoded((self.pulled[worker],)).nbytes(self.recipe.payload)
 
     def adopt(self, worker: int) -> None:
-        """Move the worker's half to the values that it has pulled; it keeps what it has not sent on top of them."""
+        """Move the worker's half to the values that it has pulled, and add what it has not sent."""
         number, local, pulled = self.half[worker], self.copies, self.pulled[worker]
         half, flat, common = self.halves[number], local.flat[worker], local.common[worker]
         flat[self.where[worker][number]] -= self.sent[worker]

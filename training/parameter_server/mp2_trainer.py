@@ -57,7 +57,8 @@ class Mp2Trainer(PartialAveraging):
         began = time.thread_time_ns()
         full = self.full_model(self.predictor)
         self.server_ns += time.thread_time_ns() - began
-        return self._score_of(full, batch)
+        self.last_score = self._score_of(full, batch)
+        return self.last_score
 
     def _score_of(self, flat: Tensor, batch: int = 500) -> Score:
         self._show(flat)
@@ -66,7 +67,7 @@ class Mp2Trainer(PartialAveraging):
         return score
 
     def prediction_rows(self) -> list[dict[str, Any]]:
-        """Return how good the server's model is now with each predictor.
+        """Return how good the server's model is now with each predictor, after a `score`.
 
         error : its distance from the workers' mean, over that of the values that the server knows; no real server knows
         that mean. accuracy, loss : on held-out data.
@@ -76,7 +77,7 @@ class Mp2Trainer(PartialAveraging):
         rows = []
         for predictor in dict.fromkeys((self.predictor, *UNPREDICTED)):
             full = self.full_model(predictor)
-            score = self._score_of(full)
+            score = self.last_score if predictor == self.predictor else self._score_of(full)
             error = float((full - mean).norm() / stale)
             rows.append({"predictor": predictor, "error": error, "accuracy": score.accuracy, "loss": score.loss})
         return rows

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gradwire.traces.trace import TensorInfo
 from gradwire.training.backward.worker_gradients import buffers_of, merge_buffers, restore_buffers
 from gradwire.training.data import Images, Text
 from gradwire.training.exchange.encoded_tensors import Encoded
@@ -27,17 +26,16 @@ from gradwire.training.networks.network_interface import Masks, Network, Pushed,
 from gradwire.training.parameter_server.asynchronous_trainer import lost_shares
 from gradwire.training.parameter_server.local_models import LocalModels, flattened, views_of
 from gradwire.training.parameter_server.move_history import MoveHistory
-from gradwire.training.parameter_server.selections import Selection, flat_positions
+from gradwire.training.parameter_server.selections import Selection, flat_positions, message_infos
 from gradwire.training.recipe import Recipe
 from gradwire.training.replicas import slice_of
 from gradwire.training.trainer import StepRow, Trainer
 
-Momentum = Literal["implied", "averaged", "local", "zero"]
-"""What becomes of the workers' momentum of exchanged elements: worked out from how far the server's values have moved
-since their last exchange, over the sum of the learning rates; averaged, at twice the bytes (three times with Adam);
-left alone; or set to zero."""
-PARTS = ("history", "local", "selection")
-"""Parts of the trainer with states of their own."""
+if TYPE_CHECKING:
+    from gradwire.training.systems.base import Momentum
+
+STATEFUL = ("history", "local", "selection")
+"""Attributes of the trainer with separate states."""
 
 
 class PartialAveraging(Trainer):
@@ -61,13 +59,14 @@ class PartialAveraging(Trainer):
         every: int = 1,
         outer_rate: float = 1.0,
         outer_momentum: float = 0.0,
-        kept: float = 0.0,
+        mixing: float = 0.0,
     ) -> None:
         """Copy the model to the workers.
 
         every : steps from one exchange to the next.
         outer_rate, outer_momentum : of the server's SGD with Nesterov momentum, whose gradient is the mean move.
-        kept : share of a worker's distance from the server's values that it keeps when it pulls them.
+        momentum : see `Momentum`.
+        mixing : share of a worker's distance from the server's values that it keeps when it pulls them.
 
         Raises ValueError if `fill` is not zero, or the momentum cannot be worked out.
         """
@@ -80,7 +79,7 @@ class PartialAveraging(Trainer):
             raise ValueError(f"{what}; expected local")
         super().__init__(model, data, recipe, None, network)
         self.selection, self.momentum, self.every = selection, momentum, every
-        self.outer_rate, self.outer_momentum, self.kept = outer_rate, outer_momentum, kept
+        self.outer_rate, self.outer_momentum, self.mixing = outer_rate, outer_momentum, mixing
         self.history = MoveHistory(flattened([p.detach() for p in model.parameters()]), selection.sizes)
         """The server's parameters, and how they have moved."""
         self.local = LocalModels(model, recipe)
@@ -89,35 +88,32 @@ class PartialAveraging(Trainer):
         self.outer = torch.zeros_like(self.history.values) if outer_momentum else self.history.values.new_empty(0)
         self.exchanges = 0
         parts = len(selection.parts)
-        self.messages = [
-            TensorInfo(f"{info.name}.{part}" if part else info.name, info.shape, info.numel, info.dtype, info.layer)
-            for info in self.infos
-            for part in selection.parts
-        ]
+        self.messages = message_infos(self.infos, selection.parts)
         self.key_messages = range(parts - 1, len(self.messages), parts) if parts > 1 else range(0)
 
     def step(self) -> StepRow:
         """Run one local step of all workers, and an exchange if it is time for one."""
         number, rate = self.done, self.recipe.rate_at(self.done)
-        loss = self._train(number, rate)
+        is_due = (number + 1) % self.every == 0
+        loss = self._train(number, rate, is_due)
         self.history.rates += rate
-        if (number + 1) % self.every:
+        if not is_due:
             return self.finish_step(loss, 0, 0, 0, [[0.0] * len(self.infos)] * self.recipe.workers)
         sent, pulled, time_ps, lost = self._exchange(number)
         return self.finish_step(loss, sent, pulled, time_ps, lost)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), **{name: getattr(self, name).state_dict() for name in PARTS}}
+        return {**super().state_dict(), **{name: getattr(self, name).state_dict() for name in STATEFUL}}
 
     def load_state(self, saved: dict[str, Any]) -> None:
         super().load_state(saved)
-        for name in PARTS:
+        for name in STATEFUL:
             getattr(self, name).load_state_dict(saved[name])
 
     # --- workers -------------------------------------------------------------------------------------------------
 
-    def _train(self, number: int, rate: float) -> float:
-        """Make each worker's step on its local model; return the mean loss."""
+    def _train(self, number: int, rate: float, is_due: bool) -> float:
+        """Make each worker's step on its local model; return the mean loss. `is_due`: an exchange follows."""
         self.model.train()
         batch, count = self.dealer.step(number), self.recipe.workers
         before, after, losses = buffers_of(self.model), [], []
@@ -126,9 +122,9 @@ class PartialAveraging(Trainer):
             loss, gradients = self.local.gradients(worker, self.loss, *slice_of(batch, worker, count))
             after.append(buffers_of(self.model))
             losses.append(loss)
-            if not self.selection.shared:
+            if is_due and not self.selection.shared:
                 began = time.thread_time_ns()
-                self.selection.select_core(number, self.local.flat[worker], flattened(gradients), worker)
+                self.selection.select_core(self.exchanges, self.local.flat[worker], flattened(gradients), worker)
                 self.encode_ns += time.thread_time_ns() - began
             self.local.local_step(worker, gradients, rate)
         merge_buffers(self.model, before, after, count)
@@ -176,24 +172,22 @@ class PartialAveraging(Trainer):
         began = time.thread_time_ns()
         pushed = [self._encode(worker, chosen[worker], flat[worker]) for worker in range(workers)]
         self.encode_ns += time.thread_time_ns() - began
-        back = self._pull_bytes(pushed[0])
-        answer = checked_carry(
-            self.network, Pushed(number, 0, payload, self.messages, pushed, back=lambda: back, kept=self.key_messages)
-        )
+        back = [self._pull_bytes(row) for row in pushed]
+        push = Pushed(number, 0, payload, self.messages, pushed, back=lambda: back[0], kept=self.key_messages)
+        answer = checked_carry(self.network, push)
         began = time.thread_time_ns()
         self._merge(flat, pushed, answer.arrived)
         self.exchanges += 1
         self.server_ns += time.thread_time_ns() - began
         sent = sum(encoding.nbytes(payload) for row in pushed for encoding in row)
         lost = [self._lost(row, masks) for row, masks in zip(pushed, answer.arrived, strict=True)]
-        pulled = sum(back) if self.selection.shared else 0
-        if not self.selection.shared:
-            pulled = sum(sum(self._pull_bytes(row)) for row in pushed) // workers
-        return sent, pulled * workers, answer.time_ps, lost
+        return sent, sum(map(sum, back)), answer.time_ps, lost
 
     def _pull_bytes(self, pushed: Sequence[Encoded]) -> list[int]:
-        """Return the bytes that come back to a worker, by message: as many as it pushed, and the positions of a new
-        core if the server has chosen it."""
+        """Return the bytes that come back to a worker, by message.
+
+        They are as many as it pushed, and the positions of a new core if the server has chosen it.
+        """
         nbytes = [encoding.nbytes(self.recipe.payload) for encoding in pushed]
         core = self.selection.new_core(self.exchanges) if self.selection.shared else []
         for tensor, message in enumerate(self.key_messages):
@@ -219,8 +213,8 @@ class PartialAveraging(Trainer):
         server = self.history.values
         for worker, (positions, mask) in enumerate(zip(flat, masks, strict=True)):
             kept = None
-            if self.kept:
-                kept = self.kept * (self.local.flat[worker][positions] - server[positions])
+            if self.mixing:
+                kept = self.mixing * (self.local.flat[worker][positions] - server[positions])
             elif mask is not None and self.recipe.feed_back:
                 kept = columns[0][worker] * ~mask
             self.local.pull(worker, positions, server[positions], kept)

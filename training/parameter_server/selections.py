@@ -7,6 +7,7 @@ from the start of their tensor and are sorted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -65,7 +66,7 @@ class Selection:
 
 
 class Rotation(Selection):
-    """A share of each tensor in turn, in an order drawn from a shared seed, and possibly a core that is always there.
+    """A share of each tensor in turn, in an order from a shared seed, and a core that is always exchanged, if any.
 
     share : of each tensor that is exchanged at a time, rounded down to at least one element; tensors of at most SMALL
         elements are exchanged whole.
@@ -76,9 +77,15 @@ class Rotation(Selection):
     state_names = ("cores", "orders", "begin", "last")
 
     def __init__(
-        self, infos: Sequence[TensorInfo], seed: int, device: torch.device, share: float, core: float = 0.0,
-        every: int = 1, weight: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        infos: Sequence[TensorInfo],
+        seed: int,
+        device: torch.device,
+        share: float,
+        core: float = 0.0,
+        every: int = 1,
+        weight: float = 1.0,
+    ) -> None:
         super().__init__(infos, seed, device)
         self.every, self.weight = every, weight
         self.parts = ("core", "explorer", "keys") if core else ("",)
@@ -122,8 +129,8 @@ class Rotation(Selection):
 
 
 class Fragments(Selection):
-    """Whole tensors in turn: fragments of about equal size, each made of every P-th tensor, as in streaming DiLoCo
-    (Douillard et al., arXiv 2501.18512), where they are made of layers.
+    """Whole tensors in turn, in fragments of about equal size, as in streaming DiLoCo (Douillard et al., arXiv
+    2501.18512), where fragments are made of layers.
 
     share : of the parameters that is exchanged at a time; there are 1 / share fragments, rounded down.
     """
@@ -149,7 +156,7 @@ class Fragments(Selection):
 class OwnSets(Selection):
     """Another core and another explorer for each worker, which sends their positions.
 
-    Arguments as of `Rotation`; the explorer is drawn anew in every exchange.
+    Arguments as of `Rotation`; the explorer is drawn anew in every exchange, and small tensors are not exempt.
 
     keys : send the explorer's positions; without them it is drawn from a seed that the server has, too.
     """
@@ -159,9 +166,17 @@ class OwnSets(Selection):
     state_names = ("cores",)
 
     def __init__(
-        self, infos: Sequence[TensorInfo], seed: int, device: torch.device, share: float, core: float, every: int,
-        weight: float, keys: bool, workers: int,
-    ) -> None:  # fmt: skip
+        self,
+        infos: Sequence[TensorInfo],
+        seed: int,
+        device: torch.device,
+        share: float,
+        core: float,
+        every: int,
+        weight: float,
+        keys: bool,
+        workers: int,
+    ) -> None:
         super().__init__(infos, seed, device)
         self.every, self.weight, self.keys = every, weight, keys
         self.counts = [_counts(numel, share, core, small=0) for numel in self.sizes]
@@ -202,6 +217,11 @@ def _counts(numel: int, share: float, core: float, small: int = SMALL) -> tuple[
     total = numel if numel <= small else max(1, int(share * numel + 1e-9))
     in_core = min(total, int(core * numel + 1e-9))
     return in_core, total - in_core
+
+
+def message_infos(infos: Sequence[TensorInfo], parts: Sequence[str]) -> list[TensorInfo]:
+    """Return the messages of all tensors, named by tensor and part."""
+    return [replace(info, name=f"{info.name}.{part}" if part else info.name) for info in infos for part in parts]
 
 
 def flat_positions(positions: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

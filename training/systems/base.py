@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gradwire.scenarios.schema.base import ScenarioTable
 
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from gradwire.training.recipe import Recipe
     from gradwire.training.reducers.base import Reducer
     from gradwire.training.trainer import Trainer
+
+Momentum = Literal["implied", "averaged", "local", "zero"]
+"""What becomes of a worker's momentum of exchanged elements: worked out from how far the server's values have moved
+since their last exchange, over the sum of the learning rates; averaged, at twice the bytes (three times with Adam);
+left alone; or set to zero."""
 
 
 class System(ScenarioTable):
@@ -32,7 +37,7 @@ class System(ScenarioTable):
     @property
     def needs_sgd(self) -> bool:
         """Return True if it works out momentum from moves, which only that of SGD allows."""
-        return False
+        return getattr(self, "momentum", None) == "implied"
 
     def trainer(
         self, model: object, data: Images | Text, recipe: Recipe, reducer: Reducer, network: Network

@@ -69,10 +69,6 @@ class MIPD(AsynchronousSystem):
             raise single_mistake("floor", "is above the ceiling", self.floor, f"at most {self.ceiling:g}")
         return self
 
-    @property
-    def needs_sgd(self) -> bool:
-        return self.momentum == "implied"
-
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
         from gradwire.training.parameter_server.mipd_trainer import MipdTrainer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from gradwire.scenarios.schema.base import Count
-from gradwire.training.systems.base import System
+from gradwire.training.systems.base import Momentum, System
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
@@ -33,12 +33,8 @@ class MP2(System):
     """bundled, from training runs of ResNet-8; several, from those of ResNet-8, a VGG and an LSTM; a file that
     `gradwire predictor mp2` wrote; hold: every parameter moves on with its last velocity; none: what is not pushed
     stays."""
-    momentum: Literal["implied", "averaged", "local", "zero"] = "implied"
+    momentum: Momentum = "implied"
     """Workers' momentum of exchanged elements, as of `partial_averaging`."""
-
-    @property
-    def needs_sgd(self) -> bool:
-        return self.momentum == "implied"
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
         from gradwire.training.parameter_server.mp2_trainer import Mp2Trainer

@@ -9,12 +9,10 @@ from pydantic import Field
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.units import Fraction
 from gradwire.training.reducers.fields import Ratio
-from gradwire.training.systems.base import System
+from gradwire.training.systems.base import Momentum, System
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
-
-Momentum = Literal["implied", "averaged", "local", "zero"]
 
 
 class PartialAveragingSystem(System):
@@ -22,7 +20,7 @@ class PartialAveragingSystem(System):
 
     With `share = 1` and `every = H` it is local SGD (Stich, ICLR '19); with `pieces = "tensors"` partial averaging (Lee
     et al., arXiv 2201.03789), and with an outer optimiser streaming DiLoCo (Douillard et al., arXiv 2501.18512; rate
-    0.4, Nesterov momentum 0.9 and `kept = 0.5` [recalled]), without its quantisation and its overlap of sending and
+    0.4, Nesterov momentum 0.9 and `mixing = 0.5` [recalled]), without its quantisation and its overlap of sending and
     computing.
     """
 
@@ -40,12 +38,8 @@ class PartialAveragingSystem(System):
     """Learning rate of the server, whose gradient is the workers' mean move."""
     outer_momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     """Nesterov momentum of the server."""
-    kept: Fraction = 0.0
+    mixing: Fraction = 0.0
     """Share of its distance from the server's values that a worker keeps when it pulls them."""
-
-    @property
-    def needs_sgd(self) -> bool:
-        return self.momentum == "implied"
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
         from gradwire.training.devices import model_device
@@ -57,6 +51,14 @@ class PartialAveragingSystem(System):
         kind = Rotation if self.pieces == "elements" else Fragments
         selection: Selection = kind(infos, recipe.seed, device, self.share)
         return PartialAveraging(
-            model, data, recipe, network, selection=selection, momentum=self.momentum, every=self.every,
-            outer_rate=self.outer_rate, outer_momentum=self.outer_momentum, kept=self.kept,
-        )  # fmt: skip
+            model,
+            data,
+            recipe,
+            network,
+            selection=selection,
+            momentum=self.momentum,
+            every=self.every,
+            outer_rate=self.outer_rate,
+            outer_momentum=self.outer_momentum,
+            mixing=self.mixing,
+        )

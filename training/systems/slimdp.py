@@ -10,7 +10,7 @@ from gradwire.scenarios.schema.base import Count, Flag, single_mistake
 from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.units import Fraction
 from gradwire.training.reducers.fields import Ratio
-from gradwire.training.systems.base import System
+from gradwire.training.systems.base import Momentum, System
 
 if TYPE_CHECKING:
     from gradwire.training.trainer import Trainer
@@ -48,7 +48,7 @@ class SlimDP(System):
     """Send the explorer's positions; without them it is drawn from a seed that both sides have, 4 alpha n bytes."""
     period: Count = 1
     """Steps from one exchange to the next."""
-    momentum: Literal["implied", "averaged", "local", "zero"] | None = None
+    momentum: Momentum | None = None
     """Workers' momentum of exchanged elements, as of `partial_averaging`; implied with shared sets and local with own
     ones if absent."""
 
@@ -59,10 +59,6 @@ class SlimDP(System):
                 "beta", "is more than alpha", self.beta, f"at most {self.alpha:g}: the core is a part of it"
             )
         return self
-
-    @property
-    def needs_sgd(self) -> bool:
-        return self.momentum == "implied"
 
     def trainer(self, model: Any, data: Any, recipe: Any, reducer: Any, network: Any) -> Trainer:
         from gradwire.training.devices import model_device

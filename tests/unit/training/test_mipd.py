@@ -35,7 +35,7 @@ from gradwire.training.parameter_server.mipd_encoding import (  # noqa: E402
 from gradwire.training.parameter_server.mipd_trainer import MipdTrainer  # noqa: E402
 from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
-from tests.support.training_cases import Points, close, plain, with_loss  # noqa: E402
+from tests.support.training_cases import Points, close, plain, resumes_exactly, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 ALL = MIPD(ratio=1.0, bits=0, compensate=False, update="all", look_ahead=False)
@@ -399,14 +399,8 @@ def test_mipd_run_resumes_from_checkpoint(tmp_path) -> None:
         staleness=2,
         pace=LinkTiming((2, 5), 10**9),
     )
-    whole, first, second = make(), make(), make()
-    rows = [whole.step() for _ in range(8)]
-    assert [first.step() for _ in range(5)] == rows[:5]
-    torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
-    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
-    assert [second.step() for _ in range(3)] == rows[5:]
+    whole, second = resumes_exactly(make, 8, 5, tmp_path)
     assert torch.equal(whole.vector, second.vector) and torch.equal(whole.copies.flat, second.copies.flat)
-    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
 
 
 def test_mipd_training_reaches_accuracy() -> None:

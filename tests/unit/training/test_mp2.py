@@ -21,7 +21,7 @@ from gradwire.training.parameter_server.predictor_fitting import Fitting  # noqa
 from gradwire.training.systems.mp2 import MP2  # noqa: E402
 from gradwire.training.systems.partial_averaging import PartialAveragingSystem  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer  # noqa: E402
-from tests.support.training_cases import Points, close, plain, resnet, with_loss  # noqa: E402
+from tests.support.training_cases import Points, close, plain, resnet, resumes_exactly, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 
@@ -76,9 +76,10 @@ def test_every_predictor_trains_the_same_workers() -> None:
         trained[predictor] = trainer.local.flat
     assert all(torch.equal(trained["none"], flat) for flat in trained.values())
     assert len({score.loss for score in scores.values()}) == 4
+    score = trainer.score()
     rows = {row["predictor"]: row for row in trainer.prediction_rows()}
     assert set(rows) == {"none", "hold"} and rows["none"]["error"] == 1 != rows["hold"]["error"]
-    assert rows["none"]["loss"] == trainer.score().loss
+    assert rows["none"]["loss"] == score.loss
 
 
 def test_held_velocity_predicts_steady_moves_exactly() -> None:
@@ -171,12 +172,7 @@ def test_fitted_predictor_beats_holding_decaying_moves() -> None:
 def test_mp2_run_resumes_from_checkpoint(tmp_path: Path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=14, payload=256)
     make = lambda: Mp2Trainer(resnet(), DATA, recipe, MP2(), Random(0.1))
-    whole, first, second = make(), make(), make()
-    rows = [whole.step() for _ in range(14)]
-    assert [first.step() for _ in range(10)] == rows[:10]
-    torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
-    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
-    assert [second.step() for _ in range(4)] == rows[10:]
+    whole, second = resumes_exactly(make, 14, 10, tmp_path)
     assert torch.equal(whole.full_model("bundled"), second.full_model("bundled")) and PERIOD == MP2().period
 
 

@@ -19,7 +19,7 @@ from gradwire.training.parameter_server.selections import Fragments, OwnSets, Ro
 from gradwire.training.systems.partial_averaging import PartialAveragingSystem  # noqa: E402
 from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Score, Trainer, tensors_of  # noqa: E402
-from tests.support.training_cases import Points, close, plain, with_loss  # noqa: E402
+from tests.support.training_cases import Points, close, plain, resumes_exactly, with_loss  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 CPU = torch.device("cpu")
@@ -136,6 +136,20 @@ def test_own_sets_differ_between_workers_and_avoid_the_core() -> None:
     assert sets.choose(1, 0)[1].tolist() != explorer.tolist(), "drawn anew"
 
 
+def test_own_cores_are_chosen_in_exchanges() -> None:
+    """With an exchange every third step and a new core in every second one, positions of cores are pushed in steps 3 and
+    9, and are those of the greatest gradients of these steps."""
+    trainer = line(SlimDP(alpha=0.3, beta=0.1, every=2, period=3, sets="own"), [1.0] * 100, [1.0] * 100, loss=slope)
+    keys, nbytes = [], []
+    for number in range(9):
+        if number == 8:
+            trainer.dealer.data.points = torch.arange(100.0).mul(100).repeat(2, 1)
+        nbytes.append(trainer.step().sent_bytes // 2)
+        keys.append(trainer.selection.cores[0][0].tolist())
+    assert nbytes == [0, 0, 240, 0, 0, 200, 0, 0, 240], "4 x 10 + 8 x 20, and 4 x 10 for a new core"
+    assert keys[2] == keys[7] != keys[8] == list(range(90, 100))
+
+
 # exchanges
 
 
@@ -213,7 +227,7 @@ def test_local_sgd_with_outer_optimiser_equals_independent_code(outer, outer_mom
 def test_kept_share_leaves_workers_between_their_own_and_the_servers_values() -> None:
     """Goals 8 and 0, rate 1/2: workers come to 4 and 0, the server to 2; with a quarter kept they go on from 2.5 and
     1.5."""
-    trainer = line(PartialAveragingSystem(share=1.0, kept=0.25), [8.0], [0.0])
+    trainer = line(PartialAveragingSystem(share=1.0, mixing=0.25), [8.0], [0.0])
     trainer.step()
     assert trainer.model.w.item() == 2 and trainer.local.flat.view(-1).tolist() == [2.5, 1.5]
 
@@ -300,19 +314,14 @@ def test_lost_push_is_left_out_of_the_mean(feed_back: bool) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"optimizer": "adamw"}], ids=["sgd", "adamw"])
 @pytest.mark.parametrize("system", [
-    PartialAveragingSystem(momentum="averaged", every=2), PartialAveragingSystem(pieces="tensors", share=0.5, outer_momentum=0.9, outer_rate=0.4, kept=0.5, momentum="zero"),
+    PartialAveragingSystem(momentum="averaged", every=2), PartialAveragingSystem(pieces="tensors", share=0.5, outer_momentum=0.9, outer_rate=0.4, mixing=0.5, momentum="zero"),
     SlimDP(every=4, momentum="local"), SlimDP(every=4, sets="own"),
 ], ids=["averaged", "tensors", "core", "own"])  # fmt: skip
 def test_run_resumes_from_checkpoint(system, more, tmp_path) -> None:
     recipe = Recipe(workers=2, batch=8, steps=8, payload=256, rate=0.01, **more)
     make = lambda: made(system, recipe, network=Random(0.1))
-    whole, first, second = make(), make(), make()
-    rows = [whole.step() for _ in range(8)]
-    assert [first.step() for _ in range(5)] == rows[:5]
-    torch.save(first.state_dict(), tmp_path / "checkpoint.pt")
-    second.load_state_dict(torch.load(tmp_path / "checkpoint.pt", weights_only=True))
-    assert [second.step() for _ in range(3)] == rows[5:]
-    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True))
+    whole, second = resumes_exactly(make, 8, 5, tmp_path)
+    assert torch.equal(whole.local.flat, second.local.flat)
 
 
 @pytest.mark.parametrize(("system", "arrives"), [
