@@ -98,7 +98,9 @@ def _alarm(*_: Any) -> None:
 
 
 def worker(name: str, seed: int, until: float, told: Any) -> None:
-    """Run cases of one source until the time is up; tell the parent now and then."""
+    """Run cases of one source until the time is up, SIGTERM comes or the parent is gone; report now and then."""
+    parent, ended = os.getppid(), []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     signal.signal(signal.SIGALRM, _alarm)
     signal.signal(signal.SIGPROF, _alarm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,7 +112,7 @@ def worker(name: str, seed: int, until: float, told: Any) -> None:
     cases: Iterator[Case] = source.cases(seed) if coverage is None else source.cases(seed, coverage)
     patience_s = getattr(source, "PATIENCE_S", PATIENCE_S)
     tally, last = Tally(), time.monotonic()
-    while time.time() < until:
+    while time.time() < until and not ended and os.getppid() == parent:
         attempt(next(cases), tally, patience_s)
         if tally.most_memory > MOST_MEMORY:
             break  # a fresh process follows, in which later cases can be measured
@@ -122,7 +124,11 @@ def worker(name: str, seed: int, until: float, told: Any) -> None:
 
 
 def run(names: Sequence[str], minutes: float, seed: int, jobs: int, log: str) -> dict[str, Tally]:
-    """Run sources in `jobs` processes; a process goes from one source to the next with the seeds."""
+    """Run sources in `jobs` processes; a process goes from one source to the next with the seeds.
+
+    SIGINT and SIGTERM end the run early: workers finish the case that they are at, and everything is counted.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     until = time.time() + 60 * minutes
     context = multiprocessing.get_context("spawn")
     told: Any = context.Queue()
@@ -148,11 +154,16 @@ def run(names: Sequence[str], minutes: float, seed: int, jobs: int, log: str) ->
             if time.time() > until + PATIENCE_S + 60:
                 break
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        print("interrupted: every process finishes its case", flush=True)
+        for process in workers.values():
+            process.terminate()
+        latest = time.time() + PATIENCE_S
+        while time.time() < latest and any(process.is_alive() for process in workers.values()):
+            _listen(told, totals, log, 0.2)
     _listen(told, totals, log, 0.5)
     for process in workers.values():
         if process.is_alive():
-            process.terminate()
+            process.kill()
     return totals
 
 
