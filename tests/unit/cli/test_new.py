@@ -28,8 +28,11 @@ RUFF = shutil.which("ruff", path=f"{Path(sys.executable).parent}:{os.environ.get
 
 @pytest.fixture(autouse=True)
 def path_of_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's path without the folders of scenarios that other tests have loaded, whose modules are not installed."""
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not entry.startswith(tempfile.gettempdir())])
+    """Python's path without the folders of scenarios that other tests have loaded, whose modules are not installed. The
+    checkout and its environment stay, which may lie in the temporary folder themselves."""
+    own = (str(Path(__file__).resolve().parents[3]), sys.prefix)
+    path = [entry for entry in sys.path if entry.startswith(own) or not entry.startswith(tempfile.gettempdir())]
+    monkeypatch.setattr(sys, "path", path)
 
 
 def names_in(folder: Path) -> list[str]:
