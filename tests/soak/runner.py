@@ -99,8 +99,9 @@ def _alarm(*_: Any) -> None:
 
 def worker(name: str, seed: int, until: float, told: Any) -> None:
     """Run cases of one source until the time is up, SIGTERM comes or the parent is gone; report now and then."""
-    parent, ended = os.getppid(), []
-    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+    parent = os.getppid()
+    requests: list[int] = []  # to end
+    signal.signal(signal.SIGTERM, lambda number, _: requests.append(number))
     signal.signal(signal.SIGALRM, _alarm)
     signal.signal(signal.SIGPROF, _alarm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,7 +113,7 @@ def worker(name: str, seed: int, until: float, told: Any) -> None:
     cases: Iterator[Case] = source.cases(seed) if coverage is None else source.cases(seed, coverage)
     patience_s = getattr(source, "PATIENCE_S", PATIENCE_S)
     tally, last = Tally(), time.monotonic()
-    while time.time() < until and not ended and os.getppid() == parent:
+    while time.time() < until and not requests and os.getppid() == parent:
         attempt(next(cases), tally, patience_s)
         if tally.most_memory > MOST_MEMORY:
             break  # a fresh process follows, in which later cases can be measured
