@@ -75,10 +75,10 @@ def intrinsics_files() -> list[str]:
 
 class Intrinsic:
     """An intrinsic of `gradwire.jit.intrinsics` or a similar module, by name; imported when a function that uses it is
-    compiled."""
+    compiled. `python` does the same in an engine that is not compiled."""
 
-    def __init__(self, name: str, module: str = "gradwire.jit.intrinsics") -> None:
-        self.name, self.module = name, module
+    def __init__(self, name: str, module: str = "gradwire.jit.intrinsics", python: Rule | None = None) -> None:
+        self.name, self.module, self.python = name, module, python
         _intrinsics.add(module)
 
     def __call__(self, *arguments: Any) -> Any:

@@ -76,7 +76,7 @@ RETURNS = {
 }
 """Return values of the functions that have one."""
 
-DEBUG_HINT = "gradwire.testing.FlowHarness runs those of a transport as plain Python (docs/testing.md)"
+DEBUG_HINT = "gradwire run --uncompiled runs them as plain Python (docs/testing.md)"
 
 NUMBER_ATTRIBUTES = ("control_bytes", "data_overhead", "sender_bitmaps", "receiver_bitmaps", "fresh_word", "probe_word")
 """Class attributes of a transport: bytes, counts and offsets."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gradwire.jit.records import constants as at
@@ -70,6 +71,7 @@ def simulate(
     progress: Progress | None = None,
     max_wall_s: float | None = None,
     fast_forward: bool = True,
+    compiled: bool = True,
     fabric: FabricMaker | None = None,
 ) -> Result:
     """Run a scenario.
@@ -84,6 +86,8 @@ def simulate(
         and compiling the engine come before. The end then depends on the machine.
     fast_forward : skip iterations that repeat exactly; the Result stays the same to the byte except `timing`, which
         says how many were skipped, or why none.
+    compiled : False runs the engine as plain Python in one thread, in which breakpoints and prints of your components
+        work; the Result stays the same, and the run takes hundreds of times as long.
     fabric : makes the network that the jobs use, by default the packet engine; tests pass an ideal one. Such a network
         keeps completed steps (no `Fabric.hand_over`), so they can be inspected afterwards.
 
@@ -112,7 +116,7 @@ def simulate(
     if progress is not None and not callable(progress):
         raise wrong_type_error(progress, "simulate(progress)", "a function that is called, or None", ScenarioError)
     check_simulated(scenario)
-    state, traces = _prepare(scenario, trace, threads, fabric or packet_fabric)
+    state, traces = _prepare(scenario, trace, threads, fabric or partial(packet_fabric, compiled=compiled))
     coupling, engine = state.coupling, state.engine
     if fabric is None:
         engine.hand_over(state.collected)
@@ -192,8 +196,10 @@ def _prepare(
     ), list(traces)
 
 
-def packet_fabric(scenario: Scenario, network: Network, routing: Routing, threads: int) -> FabricLike:
-    """Return the compiled packet engine for a scenario."""
+def packet_fabric(
+    scenario: Scenario, network: Network, routing: Routing, threads: int, compiled: bool = True
+) -> FabricLike:
+    """Return the packet engine for a scenario."""
     from gradwire.sim.engine.fabric import Fabric  # imports Numba
 
     engine: FabricLike = Fabric(
@@ -211,6 +217,7 @@ def packet_fabric(scenario: Scenario, network: Network, routing: Routing, thread
         missing=scenario.output.missing,
         folder=scenario.folder,
         patience_ps=stall_timeout_ps(scenario, network, routing),
+        compiled=compiled,
     )
     return engine
 

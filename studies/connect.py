@@ -33,6 +33,7 @@ def simulate(
     progress: Progress | None = None,
     max_wall_s: float | None = None,
     fast_forward: bool = True,
+    compiled: bool = True,
 ) -> Result:
     """Run a scenario in the packet simulator; a notebook shows a progress bar.
 
@@ -49,6 +50,7 @@ def simulate(
     max_wall_s : end the run after this many seconds of wall-clock time; the end then depends on the machine.
     fast_forward : skip iterations that repeat exactly; the Result is the same but for its `timing`, which says how many
         were skipped, or why none were.
+    compiled : False runs the engine as plain Python, in which breakpoints and prints of your components work.
 
     Returns
     -------
@@ -65,7 +67,7 @@ def simulate(
     from gradwire.sim.simulate import simulate as run
 
     scenario = as_scenario(scenario, "simulate(scenario)")
-    options: Any = {"threads": threads, "max_wall_s": max_wall_s, "fast_forward": fast_forward}
+    options: Any = {"threads": threads, "max_wall_s": max_wall_s, "fast_forward": fast_forward, "compiled": compiled}
     if progress is not None:
         return run(scenario, trace, progress=progress, **options)
     return _simulate_with_progress(scenario, None, trace=trace, **options)

@@ -9,9 +9,9 @@ Python.
 Nothing here needs a test framework.
 """
 
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.testing.flow_harness import FlowHarness, ReceiverReply, Word
 from gradwire.testing.oracle import Case, MessageSpec, NetworkChange, Outcome, first_difference, run_engine, run_oracle
-from gradwire.testing.oracle.uncompiled import uncompiled
 from gradwire.testing.scenario_comparison import Difference, agree, agree_on
 from gradwire.testing.tables import transport
 

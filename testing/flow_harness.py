@@ -36,7 +36,7 @@ from gradwire.scenarios.units import MissingUnitError
 from gradwire.scenarios.validation.argument_checks import require_integer
 from gradwire.scenarios.wire import ps_per_byte
 from gradwire.sim.engine.guarded_rules import check_returned
-from gradwire.testing.oracle.uncompiled import rule
+from gradwire.testing.oracle.rules import rule
 
 US = 10**6
 GBPS = 10**9

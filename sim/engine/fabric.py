@@ -94,6 +94,7 @@ class Fabric:
     folder : folder searched first for user-defined modules; by default the working directory.
     patience_ps : time without new data anywhere after which `stalled` is set.
     window_ps : windows shorter than the lookahead, for tests; results do not depend on it.
+    compiled : False for an engine of plain Python in one thread, in which debuggers work; results do not depend on it.
 
     Raises ScenarioError for an unknown transport or balancer, or a network too large for the engine.
     """
@@ -116,6 +117,7 @@ class Fabric:
         window_ps: Ps | None = None,
         folder: Path | None = None,
         patience_ps: Ps = MIN_STALL_TIMEOUT,
+        compiled: bool = True,
     ) -> None:
         if network.host_count > at.MAX_HOSTS:
             raise ScenarioError(f"{network.host_count} hosts", "topology", f"at most {at.MAX_HOSTS}")
@@ -124,7 +126,7 @@ class Fabric:
         self.network = network
         self.routing = routing
         self.seed = seed
-        self.threads = threads
+        self.threads = threads = threads if compiled else 1
         self.patience = patience_ps
         self._slots = switch.aggregation_slots
         combination = make_combination(transports, balancing, switch, folder, features_of(switch, faults, delays))
@@ -135,7 +137,7 @@ class Fabric:
         trips = RoundTrips(network, routing)
         check_settings(self.transports, line, trips)  # reports mistakes before anything is compiled
         started = time.perf_counter()
-        self.kernel: CompiledEngine = load_engine(combination)
+        self.kernel: CompiledEngine = load_engine(combination, compiled)
         self.compile_s = take_compile_seconds(self.kernel) + time.perf_counter() - started
         self.memory: EngineMemory = build_memory(
             network,
@@ -167,7 +169,7 @@ class Fabric:
         self._budgets = LEAST_BUDGET, MOST_BUDGET
         self._close_batch = CLOSE_BATCH
         self._has_tight_heaps = False
-        self.choice = ThreadChoice(threads)
+        self.choice = ThreadChoice(self.threads)
         self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
@@ -179,7 +181,7 @@ class Fabric:
         self.wall_s = 0.0
         self._asked = 0.0
         self.on_progress: Callable[[Ps], bool] | None = None  # true: `run` returns where it is
-        self._workers = WorkerThreads(self.memory.state, self.kernel, threads)
+        self._workers = WorkerThreads(self.memory.state, self.kernel, self.threads)
         self._finalizer = weakref.finalize(self, self._workers.stop)
 
     def _warm_up(self) -> None:

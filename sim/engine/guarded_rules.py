@@ -7,6 +7,7 @@ that come with gradwire are bound directly, at no cost.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
 from gradwire.jit.machine_code import MachineCodeError
@@ -77,6 +78,8 @@ def rule_error(owners: Sequence[type], error: Exception) -> ScenarioError | None
     if not users:
         return None
     why = "an exception" if isinstance(error, MachineCodeError) else f"{type(error).__name__}: {error}"
+    code = traceback.extract_tb(error.__traceback__)[-1:]
+    why += "".join(f" at {each.filename}:{each.lineno}" for each in code if each.filename in map(class_file, owners))
     return ScenarioError(
         f"a compiled rule of {' or '.join(users)} has raised {why}",
         "user-defined component",

@@ -29,6 +29,7 @@ import gradwire.scenarios.wire
 import gradwire.sim.engine.core
 from gradwire.jit.engine_cache import CompileError, CompileTask, compile_all, is_cached, load
 from gradwire.jit.fingerprint import digest_of, reachable_functions
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.load_balancers.base import Balancer
 from gradwire.protocols.registry import ARGUMENTS as ARGUMENTS_OF
 from gradwire.protocols.registry import (
@@ -243,9 +244,10 @@ def take_compile_seconds(kernel: CompiledEngine) -> float:
 _ahead: dict[str, float] = {}  # seconds by fingerprint
 
 
-def load_engine(combination: Combination) -> CompiledEngine:
-    """Return the engine for a combination, compiled if it is not cached. Raises as `compile_ahead`."""
-    kernel: CompiledEngine = _load(combination)
+def load_engine(combination: Combination, compiled: bool = True) -> CompiledEngine:
+    """Return the engine for a combination: compiled if it is not cached, or as plain Python. Raises as
+    `compile_ahead`."""
+    kernel: CompiledEngine = _load(combination) if compiled else _uncompiled(combination)
     return kernel
 
 
@@ -261,6 +263,14 @@ def _compile(combinations: Iterable[Combination], jobs: int | None = None) -> di
     except CompileError as error:
         expected = "what Numba can compile (docs/extending.md)"
         raise ScenarioError(str(error), "user-defined component", expected) from None
+
+
+@cache
+def _uncompiled(combination: Combination) -> CompiledEngine:
+    """Return the engine for a combination as plain Python functions, which run in one thread."""
+    functions = _functions(combination)
+    run, post, keep = (uncompiled(functions[name]) for name in FUNCTIONS)
+    return CompiledEngine(run, post, keep, _identity(combination))
 
 
 @cache

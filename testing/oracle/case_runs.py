@@ -40,9 +40,11 @@ def run_engine(
     window: Ps | None = None,
     stops: Sequence[int] = (),
     prepare: Callable[[Fabric], None] | None = None,
+    compiled: bool = True,
 ) -> Outcome:
-    """Return the compiled engine's outcome. `stops`: times at which `run` is also halted."""
-    fabric = fabric_of(case, threads=threads, window=window)
+    """Return the engine's outcome. `stops`: times at which `run` is also halted. `compiled`: False for an engine of
+    plain Python, faster for up to a few thousand packets."""
+    fabric = fabric_of(case, threads=threads, window=window, compiled=compiled)
     if prepare is not None:
         prepare(fabric)
     letters: list[int] = []  # letter of every message
@@ -96,8 +98,9 @@ def run_engine(
     return outcome_of(fabric, arrivals)
 
 
-def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None) -> Fabric:
-    """Return the engine for a case, with a packet log and nothing sent yet; it reuses records of messages at once."""
+def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None, compiled: bool = True) -> Fabric:
+    """Return the engine for a case, with a packet log and nothing sent yet; it reuses records of messages at once.
+    `compiled`: as for the engine."""
     fabric = Fabric(
         case.network,
         build_routing(case.network),
@@ -112,6 +115,7 @@ def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None) -> Fabr
         window_ps=window,
         faults=bool(case.changes),
         folder=case.folder,
+        compiled=compiled,
     )
     fabric.reuse_records_at_once()
     for change in case.changes:

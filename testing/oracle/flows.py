@@ -20,7 +20,7 @@ from gradwire.scenarios.schema.network.transport_base import Transport
 from gradwire.sim.engine.guarded_rules import check_returned
 from gradwire.testing.oracle.aggregation import AggregationGroup
 from gradwire.testing.oracle.packets import Packet
-from gradwire.testing.oracle.uncompiled import rule
+from gradwire.testing.oracle.rules import rule
 
 SENDER_SIDE = ("start", "pull", "on_control", "on_timer", "at_nic", "resume")
 RECEIVER_SIDE = ("on_data", "on_probe", "on_trimmed", "on_late")

@@ -15,8 +15,8 @@ from gradwire.testing.oracle.flows import Flow, PairGroup, Stream
 from gradwire.testing.oracle.packets import DATA, PAUSE, PROBE, Counters, Packet
 from gradwire.testing.oracle.pull_pacer import PullPacer
 from gradwire.testing.oracle.receivers import Receivers
+from gradwire.testing.oracle.rules import rule
 from gradwire.testing.oracle.timers import EXPIRY, RELEASE, START, Timers
-from gradwire.testing.oracle.uncompiled import rule
 
 PROBE_BYTES = 60
 

@@ -17,7 +17,7 @@ from gradwire.sim.engine.guarded_rules import check_returned
 from gradwire.testing.oracle.clock import FREE, Link, OracleLog
 from gradwire.testing.oracle.flows import Flow
 from gradwire.testing.oracle.packets import DATA, PAUSE, Counters, Drop, Packet
-from gradwire.testing.oracle.uncompiled import rule
+from gradwire.testing.oracle.rules import rule
 
 RED_DRAWS = 4  # a kind of random keys
 PAUSE_BYTES = 60

@@ -18,7 +18,7 @@ from gradwire.testing.oracle.clock import Clock
 from gradwire.testing.oracle.flows import Flow
 from gradwire.testing.oracle.packets import DATA, PAUSE, Packet
 from gradwire.testing.oracle.port import Buffer
-from gradwire.testing.oracle.uncompiled import rule
+from gradwire.testing.oracle.rules import rule
 
 NODE_DRAWS = 1  # a kind of random keys
 RECORD, WAYS, PORTS, TABLE = 500, 1000, 2000, 100_000  # bases of these in a switch's state, for balancers

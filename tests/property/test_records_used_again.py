@@ -18,12 +18,12 @@ from transport_bench import star_of
 from gradwire.jit.records.constants import KEY_ORDER
 from gradwire.jit.records.flows import Receiver, Sender
 from gradwire.jit.records.network import Host
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.sim.engine.memory import timer_heap
 from gradwire.testing import transport
-from gradwire.testing.oracle.uncompiled import uncompiled
 from gradwire.testing.scenario_comparison import agree_on
 from gradwire.topology.routing import build_routing
 from tests.soak.played import play

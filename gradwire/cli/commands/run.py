@@ -71,6 +71,9 @@ def cmd_run(
     fast_forward: Annotated[
         bool, typer.Option("--fast-forward/--no-fast-forward", help="Skip iterations that would repeat others exactly.")
     ] = True,
+    uncompiled: Annotated[
+        bool, typer.Option("--uncompiled", help="Run the engine as plain Python: breakpoints work in components. Slow.")
+    ] = False,
     force: Force = False,
     trust: Trust = False,
     as_json: Json = False,
@@ -78,6 +81,8 @@ def cmd_run(
     """Simulate one scenario and print its results. Exits with 1 if a loss bound is broken or the time limit reached."""
     if plots is not None:
         check_plot_format(plots, out)
+    if uncompiled and threads > 1:
+        typer.echo("note: --threads has no effect with --uncompiled: plain Python runs in one thread", err=True)
     with without_collector():
         from gradwire.result_store.folders.replacement import claim_output
         from gradwire.result_store.provenance import asked, is_result_folder
@@ -91,7 +96,13 @@ def cmd_run(
         print_notes([chosen])
     with claim_output(out, force) as place:
         results, finished = _simulate(
-            [chosen], threads, limit, as_json, asked(scenario, overrides), fast_forward=fast_forward
+            [chosen],
+            threads,
+            limit,
+            as_json,
+            asked(scenario, overrides),
+            fast_forward=fast_forward,
+            compiled=not uncompiled,
         )
         _show(results, finished, place, as_json, plots, alone=True, parts=breakdown)
 
@@ -151,6 +162,7 @@ def _simulate(
     options: dict[str, Any],
     jobs: int = 1,
     fast_forward: bool = True,
+    compiled: bool = True,
 ) -> tuple[list[Result], bool]:
     """Return one Result per scenario, and False after Ctrl-C; the interrupted one is included if it has rows. The
     reason for a stall is printed at once."""
@@ -165,7 +177,7 @@ def _simulate(
     for scenario in scenarios:
         try:
             with progress(f"{scenario.name} {scenario.policy_name}", quiet, COMPILING) as show:
-                if not results:
+                if not results and compiled:
                     check_uncompiled(scenarios)
                     compile_ahead(scenarios)  # all engines, in parallel
                 on_progress = import_during_run(progress_text(show, scenario), threads)
@@ -176,6 +188,7 @@ def _simulate(
                         progress=on_progress,
                         max_wall_s=max_wall_s,
                         fast_forward=fast_forward,
+                        compiled=compiled,
                     )
                 )
                 results[-1].timing.update(options)

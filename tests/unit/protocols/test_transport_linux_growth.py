@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 from linux_cases import MS, US, sender, window
 
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.transports.common.window import SHIFT
 from gradwire.protocols.transports.linux_tcp.layout import due
 from gradwire.protocols.transports.tcp.cubic import Cubic
 from gradwire.protocols.transports.tcp.tcp_newreno import TcpNewReno
 from gradwire.testing import FlowHarness
-from gradwire.testing.oracle.uncompiled import uncompiled
 
 # --- slow start --------------------------------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ import pytest
 from transport_bench import GBPS, MS, US, Flow, incast, play, star_of
 
 from gradwire.jit.records.constants import ACK, STOP
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, ONE
 from gradwire.protocols.transports.loss_tolerant import ltp_rate
 from gradwire.protocols.transports.loss_tolerant.ltp import Ltp
 from gradwire.protocols.transports.loss_tolerant.ltp_layout import DRAIN, STARTUP
 from gradwire.testing import FlowHarness, Word, transport
-from gradwire.testing.oracle.uncompiled import uncompiled
 from gradwire.topology import LinkSpec, Override, leaf_spine, star
 
 BASE = 10 * US

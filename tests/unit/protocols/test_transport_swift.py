@@ -9,10 +9,10 @@ import math
 import pytest
 from transport_bench import GBPS, US, Flow, incast, play, star_of
 
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.transports import swift
 from gradwire.protocols.transports.swift import Swift, square_root
 from gradwire.testing import FlowHarness, Word, transport
-from gradwire.testing.oracle.uncompiled import uncompiled
 
 ONE = 1 << 16
 BASE = 10 * US

@@ -49,7 +49,7 @@ SELECT = "switch, next_hops, hop_count, header, body, draws, now"
         ),
         (
             f"@njit\ndef inner(x):\n    print(x)\n    return x\n\n\n@njit\ndef select({SELECT}):\n    return inner(draws) % hop_count\n",
-            "mine.py:6: compiled rules cannot print; gradwire.testing.FlowHarness runs",
+            "mine.py:6: compiled rules cannot print; gradwire run --uncompiled runs",
         ),
         (f"def select({SELECT}):\n    return 0\n", "mine.py:4: select of 'mine:Mine' is not compiled; expected @njit"),
         (

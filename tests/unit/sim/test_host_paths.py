@@ -12,10 +12,10 @@ from gradwire.jit.records.flows import Sender
 from gradwire.jit.records.header import State
 from gradwire.jit.records.network import Switch
 from gradwire.jit.records.packets import with_entropy
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.load_balancers.reps import RING, Reps
 from gradwire.protocols.load_balancers.source_random import SourceRandom
 from gradwire.protocols.load_balancers.source_round_robin import SourceRoundRobin
-from gradwire.testing.oracle.uncompiled import uncompiled
 
 
 def sender(number: int = 3, entropy: int = 1000, paths: int = 0) -> Sender:

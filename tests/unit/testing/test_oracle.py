@@ -8,6 +8,7 @@ from numba import njit
 
 import gradwire.sim.engine.fabric
 from gradwire.jit.counter_rng import draw
+from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.transports import base
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
@@ -16,7 +17,6 @@ from gradwire.scenarios.schema.network.network import Switch
 from gradwire.sim.engine.memory import engine_memory
 from gradwire.testing.oracle import Case, MessageSpec, first_difference, run_engine, run_oracle
 from gradwire.testing.oracle.packets import DATA, Packet, packet_of
-from gradwire.testing.oracle.uncompiled import uncompiled
 from gradwire.topology import LinkSpec, leaf_spine, star
 
 US = 10**6

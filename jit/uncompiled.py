@@ -2,7 +2,7 @@
 
 A compiled function keeps its source function in `.py_func`, but the names in it still refer to compiled functions,
 which do not take a Python list as state. So each function is rebuilt over a copy of its module's names in which every
-compiled function is replaced by its rebuilt one, recursively.
+compiled function is replaced by its rebuilt one, recursively. Code is shared: breakpoints in the source work.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from gradwire.jit.compiled import Rule
-from gradwire.jit.records import Words
-from gradwire.protocols.registry import ARGUMENTS, declared_records
-from gradwire.scenarios.json_data import Json
+from gradwire.jit.compiled import Intrinsic, Rule
 
 _rebuilt: dict[int, types.FunctionType] = {}
 
@@ -26,7 +23,7 @@ def uncompiled(function: Any) -> Rule:
         return known
     if source.__closure__:
         raise TypeError(f"{source.__qualname__} is a closure: its compiled callees cannot be replaced")
-    names: Json = {}
+    names: dict[str, Any] = {}
     rebuilt = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__)
     _rebuilt[id(source)] = rebuilt  # before the recursion: functions may call each other
     for name, value in source.__globals__.items():
@@ -35,6 +32,8 @@ def uncompiled(function: Any) -> Rule:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, Intrinsic):
+        return value.python or value
     if hasattr(value, "py_func"):
         return uncompiled(value)
     if isinstance(value, types.ModuleType) and not value.__name__.startswith(("numba", "numpy")):
@@ -50,20 +49,3 @@ class _Module:
 
     def __getattr__(self, name: str) -> Any:
         return _plain(getattr(self._module, name))
-
-
-def rule(owner: type, name: str) -> Rule:
-    """Return a function of a component that is called as in the engine, uncompiled: with words, and the bases of its
-    records in them. The bases are those of the arguments that `gradwire.protocols.registry.RECORDS` names."""
-    compiled = getattr(owner, name)
-    function, records = uncompiled(compiled), declared_records(compiled.py_func, name)
-    kinds = [
-        records.get(argument) or (Words if argument == "next_hops" else None)
-        for argument in ARGUMENTS[name].split(", ")
-    ]
-
-    def call(words: Any, *arguments: Any) -> Any:
-        pairs = zip(kinds, arguments, strict=True)
-        return function(*(argument if kind is None else kind(words, argument) for kind, argument in pairs))
-
-    return call
