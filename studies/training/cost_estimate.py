@@ -139,9 +139,15 @@ def _time_steps(run: PlannedRun, data_by_shape: dict[tuple[object, ...], Images 
         trainer = trainer_of(scenario, data_by_shape[shape], network)
         row = trainer.step()
         step_s = _measure(lambda: [trainer.step() for _ in range(TIMED_STEPS)], device) / TIMED_STEPS
+        # a first step may send nothing, such as one of local steps; its time is then that of all parameters
+        all_bytes = 4 * sum(info.numel for info in trainer.infos)
         look_s = _measure(trainer.score, device) / _held_out_samples(trainer)
     workers = trainer.recipe.workers
-    return TrainingCost(step_s, look_s, _rates(run, scenario, row.sent_bytes / workers, row.pulled_bytes / workers))
+    return TrainingCost(
+        step_s,
+        look_s,
+        _rates(run, scenario, *(each / workers or all_bytes for each in (row.sent_bytes, row.pulled_bytes))),
+    )
 
 
 def _rates(run: PlannedRun, scenario: Scenario, pushed: float, pulled: float) -> float:

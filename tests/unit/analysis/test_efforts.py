@@ -172,3 +172,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert _command(out).returncode == 0
     found: dict[str, Any] = json.loads((out / "claims.json").read_text())
     return found
+
+
+def test_cost_estimate_prices_a_system_whose_first_step_sends_nothing() -> None:
+    """Local SGD exchanges at its ninth step; the step times at other rates are those of all parameters."""
+    training = {
+        **_steps("local", 20).changes["training"],
+        "system": {"kind": "partial_averaging", "share": 1.0, "every": 9},
+    }
+    setting = Setting(
+        "local", "train-tiny", ("lossless",), {"training": training, "job": {"workers": 2}}, rates=("1Gbps",)
+    )
+    (run, *_) = runs_of_claim(Claim("T", "[ours]", "s", "p", (setting,), (), "accuracy"), 1, False)
+    (seconds,) = estimate_costs([run], lambda share, words: None).values()
+    assert seconds > 0
