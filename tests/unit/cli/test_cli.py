@@ -203,7 +203,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """Stand-ins for sim and analysis; `simulate` may be replaced, `violations` filled, `calls` read."""
     state = types.SimpleNamespace(calls=[], violations=[], limits=[])
 
-    def simulate(scenario: Any, *, threads: int, progress: Any, max_wall_s: float | None, fast_forward: bool) -> Result:
+    def simulate(scenario: Any, *, threads: int, progress: Any, max_wall_s: float | None, **_: Any) -> Result:
         progress(ProgressReport(1, 2, 0.25, 10**9, 1000))
         state.calls.append((scenario.policy_name, threads, [job.trace for job in scenario.job]))
         state.limits.append(max_wall_s)

@@ -46,8 +46,8 @@ def fabrics(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The packet engines that `simulate` makes from now on."""
     made: list[Any] = []
 
-    def make(*given: Any) -> Any:
-        made.append(packet_fabric(*given))
+    def make(*given: Any, **more: Any) -> Any:
+        made.append(packet_fabric(*given, **more))
         return made[-1]
 
     monkeypatch.setattr(module, "packet_fabric", make)
@@ -115,8 +115,8 @@ def test_engine_memory_does_not_grow_with_iterations(
 def test_custom_fabric_keeps_all_rows(eager: None) -> None:
     made = []
 
-    def make(*given: Any) -> Any:
-        made.append(packet_fabric(*given))
+    def make(*given: Any, **more: Any) -> Any:
+        made.append(packet_fabric(*given, **more))
         return made[-1]
 
     result = simulate(SHORT["job"](), fabric=make)
@@ -132,8 +132,8 @@ def test_progress_counts_released_messages(which: str, eager: None, fabrics: lis
     plain: list[ProgressReport] = []
     keeps: list[Any] = []
 
-    def make(*given: Any) -> Any:
-        keeps.append(packet_fabric(*given))
+    def make(*given: Any, **more: Any) -> Any:
+        keeps.append(packet_fabric(*given, **more))
         return keeps[-1]
 
     simulate(SHORT[which](), progress=told.append)
