@@ -1,10 +1,13 @@
-"""Lazy imports of a package's names from its modules at first use (PEP 562)."""
+"""Lazy imports: a package's names from its modules (PEP 562), and NumPy and torch, each at its first use.
+
+Checks of scenarios, which read the tables of all kinds, must not load NumPy or torch.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 def lazy_getattr(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
@@ -17,3 +20,24 @@ def lazy_getattr(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callab
         return getattr(importlib.import_module(module_of[name]), name)
 
     return get
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+else:
+
+    class _LazyModule:
+        def __init__(self, module: str) -> None:
+            self._module = module
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(importlib.import_module(self._module), name)
+            setattr(self, name, value)  # not searched again: encoding time counts
+            return value
+
+    np, torch = _LazyModule("numpy"), _LazyModule("torch")
+    Tensor = Any
+
+__all__ = ["Tensor", "lazy_getattr", "np", "torch"]

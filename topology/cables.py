@@ -1,8 +1,4 @@
-"""Cables of a network as a plain list, with overrides for single cables and checks of counts.
-
-Generators and readers share this module. It imports no NumPy before a network is built, because the generators stand
-beside the tables of a scenario.
-"""
+"""Cables of a network as a plain list, with overrides for single cables and checks of counts.""" ""
 
 from __future__ import annotations
 

@@ -17,12 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gradwire.scenarios.arrays import AnyInts, Ints
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.lazily import np
 from gradwire.topology.cables import Cable, cables_of, card_name
 
 
@@ -42,9 +40,9 @@ class HostCards:
     """
 
     hosts: tuple[str, ...]
-    first: NDArray[np.int64]
-    machines: NDArray[np.int64] | None = None
-    islands: NDArray[np.int64] | None = None
+    first: Ints
+    machines: Ints | None = None
+    islands: Ints | None = None
 
     @classmethod
     def with_one_card(cls, names: Sequence[str]) -> HostCards:
@@ -57,7 +55,7 @@ class HostCards:
         return {name: host for host, name in enumerate(self.hosts)}
 
     @cached_property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Ints:
         """Number of cards of every host."""
         return np.diff(self.first)
 
@@ -67,7 +65,7 @@ class HostCards:
         return bool((self.counts == 1).all())
 
     @cached_property
-    def network(self) -> NDArray[np.int64]:
+    def network(self) -> Ints:
         """Number of cards of every host on the network: all but scale-up ports."""
         return self.counts if self.machines is None else self.counts - 1
 
@@ -76,7 +74,7 @@ class HostCards:
         """Accelerators per machine; 1 if there are none."""
         return 1 if self.machines is None else int(np.bincount(self.machines).max())
 
-    def network_rates(self, rates: NDArray[np.int64]) -> NDArray[np.int64]:
+    def network_rates(self, rates: Ints) -> Ints:
         """Return the total rate of every host on the network, in bits per second, from the rates of all cards:
         int64[hosts]."""
         if self.machines is not None:
@@ -88,9 +86,7 @@ class HostCards:
         """Return the card by which a host sends and receives messages with this number on the network."""
         return int(self.first[host]) + number % int(self.network[host])
 
-    def cards(
-        self, src: NDArray[Any], dst: NDArray[Any], numbers: NDArray[Any]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def cards(self, src: AnyInts, dst: AnyInts, numbers: AnyInts) -> tuple[Ints, Ints]:
         """Return the source and destination cards of messages with these numbers between these hosts.
 
         The arguments are arrays that broadcast to one shape.

@@ -21,15 +21,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from gradwire.scenarios.arrays import Floats, Ints
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.topology.cables import MAX_LISTED, Cable, Override, override_cables, refuse_network
 from gradwire.topology.multi_nic_hosts import HostCards, split_hosts
 
 if TYPE_CHECKING:
     import networkx
+    from numpy.typing import NDArray
 
 HOST = "host"
 SWITCH = "switch"
@@ -69,14 +69,14 @@ class Network:
     host_count: int
     link_src: NDArray[np.int32]
     link_dst: NDArray[np.int32]
-    link_rate: NDArray[np.int64]
-    link_latency: NDArray[np.int64]
-    link_loss: NDArray[np.float64]
+    link_rate: Ints
+    link_latency: Ints
+    link_loss: Floats
     order: NDArray[np.int32]
     title: str = field(default="graph")
     link_cost: NDArray[np.int32] | None = None
     grouped: HostCards | None = None
-    node_hosts: NDArray[np.int64] | None = None
+    node_hosts: Ints | None = None
 
     @cached_property
     def cards(self) -> HostCards:
@@ -173,7 +173,7 @@ def assemble(
     order: Sequence[int] | None = None,
     overrides: Iterable[Override] = (),
     mistakes: Iterable[Mistake] = (),
-    machines: NDArray[np.int64] | None = None,
+    machines: Ints | None = None,
 ) -> Network:
     """Check the parts and build the Network.
 
@@ -341,7 +341,7 @@ def _check_rails(names: tuple[str, ...], cards: HostCards, cables: Sequence[Cabl
     return []
 
 
-def _islands(node_count: int, host_count: int, cables: Sequence[Cable]) -> NDArray[np.int64]:
+def _islands(node_count: int, host_count: int, cables: Sequence[Cable]) -> Ints:
     """Return a number for every host, equal for hosts that can reach each other."""
     near = neighbours(node_count, cables)
     island = np.full(node_count, -1, dtype=np.int64)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gradwire.scenarios.errors import GradwireError, TraceError
-
-if TYPE_CHECKING:
-    import torch
+from gradwire.scenarios.lazily import torch
 
 
 def pick_device(name: str, where: str = "capture", error: type[GradwireError] = TraceError) -> torch.device:
     """Return the torch device called `name`; "auto" is CUDA if torch has it, else the CPU. `where` names the caller in
     the message. Raises `error` if the device cannot be used."""
-    import torch
-
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -32,8 +27,6 @@ def pick_device(name: str, where: str = "capture", error: type[GradwireError] = 
 
 def device_name(device: torch.device) -> str:
     """Return the maker's name of a device, such as "NVIDIA H100 80GB HBM3"; for the CPU, the processor model."""
-    import torch
-
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 

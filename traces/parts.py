@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.lazily import np
 
 CHUNK_ELEMENTS = 256  # elements per chunk, summarised by mean |g|, max |g| and root of mean g**2
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -21,8 +20,6 @@ DIMENSIONS = ("tensor", "expert", "data", "expert_data")
 def group_members(dimension: str, tensor: int, expert: int, copies: int) -> Ints:
     """Return the groups of one of `DIMENSIONS`, int64[groups, members]. There are `tensor` * `copies` workers, numbered
     with tensor parallelism innermost, then expert parallelism."""
-    import numpy as np
-
     expert_groups = copies // expert
     grid = np.arange(tensor * copies).reshape(expert_groups, expert, tensor)
     return {
@@ -34,8 +31,6 @@ def group_members(dimension: str, tensor: int, expert: int, copies: int) -> Ints
 
 
 def _no_times() -> Ints:
-    import numpy as np
-
     return np.zeros(0, dtype=np.int64)
 
 

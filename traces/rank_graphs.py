@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.lazily import np
 from gradwire.traces.parts import COLLECTIVES
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Ints
 
 SEND = "send"
 UNITS = ("gpu", "cpu")
@@ -69,8 +68,6 @@ class RankGraphs:
 
     def check(self) -> None:
         """Raise TraceError unless columns agree in length and range, and rows depend on earlier rows of their rank."""
-        import numpy as np
-
         count = len(self.names)
         columns = (self.rank, self.unit, self.role, self.effort_ps, self.call)
         if not count or any(len(column) != count for column in columns) or len(self.first) != count + 1:
@@ -102,8 +99,6 @@ class RankGraphs:
 
     def digest(self) -> bytes:
         """Return the sha256 of all columns and calls."""
-        import numpy as np
-
         hasher = hashlib.sha256(repr((list(self.names), [tuple(call) for call in self.calls])).encode())
         for column in (self.rank, self.unit, self.role, self.effort_ps, self.call, self.first, self.needs):
             hasher.update(np.ascontiguousarray(column, dtype="<i8").tobytes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.user_code_errors import class_file
 from gradwire.scenarios.schema.base import Mistakes
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, ReplayedLosses, Training, UserReducer
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.traces.devices import pick_device
 from gradwire.traces.trace import load_trace
 from gradwire.training import user_code
@@ -22,6 +23,7 @@ from gradwire.training.loss_replay.recorded_run import is_of_run, table_properti
 from gradwire.training.loss_replay.result_loss_network import ResultLossNetwork
 from gradwire.training.networks.builtin_networks import Ideal, Network, Random
 from gradwire.training.networks.packet_steps import check_exchange, tensor_mismatch_error
+from gradwire.training.networks.simulated_async import SimulatedTurns
 from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection
@@ -32,10 +34,6 @@ from gradwire.training.trainer import Trainer, tensors_of
 from gradwire.training.user_code import DATA, MODEL, UserModel, is_own
 from gradwire.workload.loss_bounds import check_layers
 from gradwire.workload.replay import CapturedIterations
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.training.networks.simulated_async import SimulatedTurns
 
 
 def data_of(table: Training, folder: Path | None = None) -> Images | Text:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.result_store.provenance import ChangedInput, changed_inputs, file_digest, input_digests
 from gradwire.result_store.training_result import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError, shorten
 from gradwire.scenarios.loading.toml import read_toml
+from gradwire.scenarios.schema.job.job import Job
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, ReplayedLosses, Training
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.traces.models import ModelKind, find_model
 from gradwire.training.exchange.lossy_ring import check_ring
 from gradwire.training.loss_replay import recorded_run
@@ -26,10 +28,6 @@ from gradwire.training.reducers.base import Reducer
 from gradwire.training.user_code import DATA, MODEL, UserModel, check_user_function, is_own, user_model_of
 from gradwire.workload.incremental.iteration_player import single_iteration_scenario
 from gradwire.workload.incremental.turn_player import check_async_workers
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.job.job import Job
-    from gradwire.scenarios.schema.scenario import Scenario
 
 PREDICTOR = "training.system.predictor"
 """Path in a scenario that names a predictor's file."""

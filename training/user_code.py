@@ -19,13 +19,14 @@ from weakref import WeakSet
 import numpy as np
 
 from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.lazily import torch
 from gradwire.scenarios.loading.modules import user_module
 from gradwire.scenarios.loading.registry import USER_CLASS
 from gradwire.scenarios.loading.user_classes import load_user_class, validate_user_table
 from gradwire.scenarios.loading.user_code_errors import asked, class_file, user_code
-from gradwire.scenarios.schema.job.training import UserReducer
+from gradwire.scenarios.schema.job.training import Training, UserReducer
+from gradwire.traces.models import Task
 from gradwire.traces.trace import TensorInfo
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ReducerWrapper
 from gradwire.training.reducers.state import State
@@ -34,8 +35,6 @@ from gradwire.training.value_checks import check_model, describe_value, type_nam
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from gradwire.scenarios.schema.job.training import Training
-    from gradwire.traces.models import Task
     from gradwire.training.data import Images, Text
     from gradwire.training.trainer import Trainer
 

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.lazily import torch
 from gradwire.scenarios.loading.user_code_errors import class_file
 from gradwire.scenarios.validation.argument_checks import require_instance, wrong_type_error
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.feedback import ReducerWrapper
 from gradwire.training.reducers.state import State
@@ -21,7 +22,6 @@ from gradwire.training.reducers.state import State
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from gradwire.traces.trace import TensorInfo
     from gradwire.training.networks.network_interface import Network
 
 REDUCER = "reducer"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.lazily import np
 
 CsrLists = tuple[Ints, Ints]
 """(first, members): those of list i are `members[first[i] : first[i + 1]]`."""

@@ -18,7 +18,9 @@ from gradwire.protocols.transports.base import is_persistent
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.scenarios.units import Bytes, format_size
+from gradwire.topology import HostCards
 from gradwire.traces.storage.memory_limits import installed_bytes
+from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.common.base import JobSetting
 from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.model_parallel import count_messages
@@ -29,9 +31,7 @@ from gradwire.workload.scheduling import FIFO, scheduling_of
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.topology import HostCards
     from gradwire.topology.placement import HostAssignment
-    from gradwire.traces.trace import Trace
 
 MessageCounter = Callable[[Any], int]
 """Messages of an iteration of a [[job]] table."""

@@ -19,6 +19,7 @@ from gradwire.scenarios.units import Bps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 from gradwire.topology import Network, network_of
 from gradwire.topology.placement import HostAssignment, place_jobs
+from gradwire.traces.trace import Trace, load_trace
 from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.staged_table import MOST_WORKERS, StagedTable
 from gradwire.workload.message_count import check_volume
@@ -28,7 +29,6 @@ from gradwire.workload.traffic.tables import check_files, check_hosts, hosts_of
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import Trace
     from gradwire.workload.jobs import Job as TrainingJob
 
 
@@ -185,8 +185,6 @@ def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
     ScenarioError
         Jobs name a phase that their trace lacks, or have a `compute_scale` for another trace than `trace`.
     """
-    from gradwire.traces.trace import load_trace
-
     loaded: dict[str, Trace] = {}
     traces = []
     for job in scenario.job:
@@ -210,8 +208,6 @@ def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
 
 def _same(trace: Trace, named: str) -> bool:
     """Return True if `named` is this trace, by name or as the directory that it was read from."""
-    from gradwire.traces.trace import load_trace
-
     if Path(named).name == trace.name:
         return True
     try:

@@ -14,6 +14,7 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.topology import Network
 from gradwire.topology.placement import HostAssignment
 from gradwire.topology.routing import Routing, build_routing
+from gradwire.traces.trace import Trace
 from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 from gradwire.workload.program import Program, ProgramPart
 from gradwire.workload.program_export import export_program
@@ -22,7 +23,6 @@ from gradwire.workload.traffic.tables import flows_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import Trace
 
 
 class Resolved(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradwire.traces.trace import Trace
 from gradwire.workload.program import (
     BACKWARD_END,
     COMPUTE,
@@ -33,7 +34,6 @@ from gradwire.workload.program import (
 from gradwire.workload.replay import Timetable
 
 if TYPE_CHECKING:
-    from gradwire.traces.trace import Trace
     from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, RoundAction
 
 OperationRow = tuple[int, int, int]

@@ -57,12 +57,12 @@ from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import share_text, time_text
 from gradwire.scenarios.wire import ps_per_byte
+from gradwire.traces.trace import Trace
 from gradwire.workload.unloaded_time import unloaded_times
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from gradwire.traces.trace import Trace
 
 CAUSES = ("straggler", "server", "scheduler", "sharing", "serialisation", "queueing", "retransmission", "timeouts")
 PARTS = ("computing", *CAUSES)

@@ -20,11 +20,10 @@ from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.schema.network.fault import HostFault
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.topology.routing import build_routing
-from gradwire.traces.trace import resolve_trace
+from gradwire.traces.trace import Trace, resolve_trace
 from gradwire.workload.prerequisites import find_prerequisites, make_jobs
 
 if TYPE_CHECKING:
-    from gradwire.traces.trace import Trace
     from gradwire.workload.jobs import Job
 
 

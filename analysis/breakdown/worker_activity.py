@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.analysis.breakdown.breakdown import CAUSES, DroppedPackets, MessageTimes, TrafficBreakdown, WaitWalker
+from gradwire.analysis.breakdown.program_replay import ProcessActivity, ReplayedProgram
+from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.scenarios.json_data import Json
+from gradwire.traces.trace import Trace
 from gradwire.workload.program import BACKWARD_END, END, FORWARD_END, START
+from gradwire.workload.replay import Timetable
 from gradwire.workload.worker_schedule import WorkerOperations
 
 if TYPE_CHECKING:
-    from gradwire.analysis.breakdown.program_replay import ProcessActivity, ReplayedProgram
-    from gradwire.analysis.breakdown.result_context import ResultContext
-    from gradwire.traces.trace import Trace
     from gradwire.workload.jobs import Job
-    from gradwire.workload.replay import Timetable
 
 
 class ActivitySpan(NamedTuple):

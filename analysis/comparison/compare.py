@@ -23,6 +23,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.analysis import figure_files
 from gradwire.analysis.comparison.detailed_metrics import DetailedMetrics, detail_rows, detailed_metrics
 from gradwire.analysis.comparison.scenario_diff import scenario_differences
 from gradwire.analysis.comparison.tables import (
@@ -34,7 +35,6 @@ from gradwire.analysis.comparison.tables import (
     shown_entries,
     whole_networks,
 )
-from gradwire.analysis.figure_files import check_plots
 from gradwire.analysis.flows import flow_blocks, flow_times, write_flows
 from gradwire.analysis.metrics import DROPS, Metrics, Times, measure, ran_on
 from gradwire.result_store.digest import content_digest
@@ -208,9 +208,8 @@ class Comparison:
         Raises `ResultError` if the directory exists or cannot be written.
         """
         from gradwire.analysis.comparison.markdown_report import HTML_PAGE, report
-        from gradwire.analysis.figure_files import save_all
 
-        check_plots(plots, "plots")
+        figure_files.check_plots(plots, "plots")
         with new_folder(directory) as partial:
             folders = result_folders(self.results)
             for result, folder in zip(self.results, folders, strict=True):
@@ -219,7 +218,7 @@ class Comparison:
             (partial / "comparison.json").write_text(figures + "\n", encoding="utf-8")
             write_rows(self.flat, partial)
             write_flows(self.results, self.metrics, partial)
-            pictures = save_all(self.plot(), partial, plots)
+            pictures = figure_files.save_all(self.plot(), partial, plots)
             if page:
                 from gradwire.analysis.report.run_sections import comparison_page
 
@@ -231,16 +230,14 @@ class Comparison:
 
     def write_alone(self, directory: str | Path, plots: str) -> Path:
         """Write the only Result to a new directory, as `Result.write`, with figures in the format `plots`."""
-        from gradwire.analysis.figure_files import save_all
-
-        check_plots(plots, "plots")
+        figure_files.check_plots(plots, "plots")
         (result,) = self.results
         with new_folder(directory) as partial:
             inner = result.write(partial / "result")
             for path in inner.iterdir():
                 path.rename(partial / path.name)
             inner.rmdir()
-            save_all(self.plot(), partial, plots)
+            figure_files.save_all(self.plot(), partial, plots)
         return Path(directory)
 
 

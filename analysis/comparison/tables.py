@@ -17,6 +17,7 @@ from gradwire.analysis.metrics import DROPS, NO_TIMES, Metrics, Times
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
+from gradwire.scenarios.terminal_text import console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -241,8 +242,6 @@ def print_grid(grid: Grid) -> None:
 def _console_and_table(title: str, file: TextIO) -> tuple[Console, RichTable]:
     from rich import box
     from rich.table import Table as RichTable
-
-    from gradwire.scenarios.terminal_text import console
 
     on_terminal = file.isatty()
     table = RichTable(

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gradwire.analysis.comparison.pooled_runs import pooled
 from gradwire.analysis.comparison.tables import Grid, print_grid
@@ -26,9 +26,7 @@ from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.readable import time_text
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.fidelity import Fidelity
+from gradwire.scenarios.schema.fidelity import Fidelity
 
 HEADINGS = ["", "simulated", "emulated", "difference", "allowed", "verdict"]
 RANGE_HEADING = "simulations"

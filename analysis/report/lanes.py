@@ -8,10 +8,11 @@ of messages small. The content of the page is decided here; the script draws all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.analysis.breakdown.worker_activity import worker_spans
 from gradwire.analysis.measurement_window import durations, steady_state
 from gradwire.analysis.metrics import DROPS
@@ -29,9 +30,6 @@ from gradwire.analysis.timeline.event_timeline import (
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import time_text
-
-if TYPE_CHECKING:
-    from gradwire.analysis.breakdown.result_context import ResultContext
 
 TICKS = 2_000_000
 """Approximate number of ticks in a window."""

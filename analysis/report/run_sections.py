@@ -37,10 +37,10 @@ from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyInts
 from gradwire.scenarios.errors import GradwireError, ResultError
 from gradwire.scenarios.json_data import Json
+from gradwire.traces.trace import Trace
 
 if TYPE_CHECKING:
     from gradwire.analysis.comparison.compare import Comparison
-    from gradwire.traces.trace import Trace
 
 PS_PER_MS = 1e9
 CURVE = 250

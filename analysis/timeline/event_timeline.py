@@ -15,6 +15,7 @@ import numpy as np
 from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
+from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyInts
 from gradwire.scenarios.errors import ResultError
 
@@ -166,8 +167,6 @@ def drops_of(context: ResultContext, window: Window) -> Drops:
 
 def message_namer(context: ResultContext) -> Callable[[int], str]:
     """Return a function that names messages by their row: kind, tensor, part."""
-    from gradwire.result_store.table_schema import KINDS
-
     columns = context.columns
     names: Mapping[str, Sequence[str]] = {
         table.name: [tensor.name for tensor in trace.tensors]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwire.analysis.breakdown.program_replay import ReplayedProgram
 from gradwire.analysis.breakdown.result_context import ResultContext, result_context
 from gradwire.analysis.comparison.tables import Grid
 from gradwire.analysis.measurement_window import IterationSpan
@@ -29,12 +30,11 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text, time_text
+from gradwire.traces.trace import Trace
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from gradwire.analysis.breakdown.program_replay import ReplayedProgram
-    from gradwire.traces.trace import Trace
 
 NEVER = 1 << 62
 TIMES = ("ready_ps", "released_ps", "delivered_ps", "needed_ps", "waited_ps")

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -37,9 +37,7 @@ from gradwire.result_store.folders.output_folder import new_file
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
-
-if TYPE_CHECKING:
-    from gradwire.traces.trace import Trace
+from gradwire.traces.trace import Trace
 
 PS_PER_US = 10**6
 COMPUTING, WAITING, ARRIVALS, SENDING = 1, 2, 3, 10

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
+
+from matplotlib.figure import Figure
 
 from gradwire.analysis.comparison.plots import line_style
 from gradwire.analysis.comparison.tables import TableRow, print_rows
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.readable import accuracy_text, share_text, size_text, time_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MEASURES = (
     ("step", "steps", 1.0),
@@ -114,8 +113,6 @@ def draw_arms(arms: Sequence[tuple[str, Sequence[TrainingResult]]]) -> Figure:
     If runs were evaluated at different steps, as with a target accuracy, only the seeds are drawn.
     arms : name, and training runs.
     """
-    from matplotlib.figure import Figure
-
     trainings = [run for _, runs in arms for run in runs]
     timed = any(run.timed for run in trainings)
     shown = [measure for measure in MEASURES if timed or measure[0] != "clock_ps"]

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradwire.training import lazy_torch
+from gradwire.scenarios import lazily
 
 DEVICE = torch.device("cuda:0")
 
@@ -142,7 +142,7 @@ def SecondDevice() -> Iterator[torch.device]:
     computing = Computing(marks)
     generator = torch.Generator
     with ExitStack() as stack:
-        for owner in (torch, lazy_torch.torch):  # the lazy one keeps what it was asked for
+        for owner in (torch, lazily.torch):  # the lazy one keeps what it was asked for
             stack.enter_context(patch.object(owner, "Generator", lambda device="cpu": generator("cpu"), create=True))
         stack.enter_context(patch("torch.cuda.is_available", lambda: True))
         stack.enter_context(patch("torch.cuda.synchronize", lambda device=None: None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,9 +13,7 @@ from gradwire.scenarios.schema.base import Count, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered, refuse_network
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 
 class Dragonfly(TopologyTable):
@@ -119,8 +117,6 @@ def dragonfly(
     Kim, Dally, Scott, Abts: "Technology-driven, highly-scalable dragonfly topology", ISCA 2008.
     Hastings et al.: "Comparing global link arrangements for dragonfly networks", CLUSTER 2015.
     """
-    from gradwire.topology.network import assemble
-
     a = 2 * p if a is None else a
     h = p if h is None else h
     check_counts(link, p=p, a=a, h=h)

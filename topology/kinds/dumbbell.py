@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 
 class Dumbbell(TopologyTable):
@@ -67,8 +65,6 @@ def dumbbell(
     single cables. It is the smallest network with congestion: n flows from left to right share the queue of port
     left->right, and a fair share is bottleneck_rate / n.
     """
-    from gradwire.topology.network import assemble
-
     check_counts(link, left=left, right=right)
     hosts = left + right
     sides = [hosts if host < left else hosts + 1 for host in range(hosts)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,9 +12,7 @@ from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 TIERS: Literal[2, 3] = 3
 NO_OVERSUBSCRIPTION = 1.0
@@ -131,8 +129,6 @@ def fat_tree(
     ----------
     Al-Fares, Loukissas, Vahdat: "A scalable, commodity data center network architecture", SIGCOMM 2008.
     """
-    from gradwire.topology.network import assemble
-
     if k < 2 or k % 2:
         refuse_network([Mistake("topology.k", "is not an even number of ports", k, "2, 4, 6, ...")])
     if tiers not in (2, 3):

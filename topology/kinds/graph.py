@@ -23,11 +23,10 @@ from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.topology import GraphFile
 from gradwire.scenarios.units import MAX_INNER, UnitError, parse_rate, parse_time
 from gradwire.topology.cables import Cable, LinkSpec, Override, numbered
+from gradwire.topology.network import HOST, SWITCH, Network, assemble
 
 if TYPE_CHECKING:
     import networkx
-
-    from gradwire.topology.network import Network
 
 
 class GraphTopology(GraphFile):
@@ -73,8 +72,6 @@ def from_networkx(
     ScenarioError
         With all errors of the graph: see `assemble`, and unknown kinds and unreadable attributes.
     """
-    from gradwire.topology.network import HOST, SWITCH, assemble
-
     if graph.is_directed():
         raise ScenarioError("the graph is directed", where=where, expected="an undirected graph")
     mistakes: list[Mistake] = []

@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.loading.files import require_regular_file
 from gradwire.scenarios.schema.network.topology import GraphFile
 from gradwire.scenarios.units import UnitError, parse_decimal, parse_rate, parse_time, parse_whole
 from gradwire.topology.cables import MAX_LISTED, Cable, LinkSpec, Override, refuse_network
+from gradwire.topology.network import Network, assemble
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.topology.network import Network
 
 HEADER = "nodes switches links, such as: 320 28 800"
 ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
@@ -93,10 +94,6 @@ class _Reader:
         self.mistakes: list[Mistake] = []
 
     def network(self, overrides: Iterable[Override]) -> Network:
-        import numpy as np
-
-        from gradwire.topology.network import assemble
-
         nodes, switches, links = self.header()
         numbers, rows = self.switches(nodes, switches)
         hosts = [node for node in range(nodes) if node not in numbers]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,9 +12,7 @@ from gradwire.scenarios.schema.base import Count, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 
 class LeafSpine(TopologyTable):
@@ -93,8 +91,6 @@ def leaf_spine(
     There are `spines` shortest paths between hosts of different leaves. 9 leaves x 16 hosts with 4 spines is the
     simulated network of DLCP and its relatives [notes].
     """
-    from gradwire.topology.network import assemble
-
     check_counts(link, leaves=leaves, hosts_per_leaf=hosts_per_leaf, spines=spines)
     if uplink_rate is not None and oversubscription is not None:
         what = "uplink_rate and oversubscription are both given"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,9 +13,7 @@ from gradwire.scenarios.schema.base import Count, Natural, single_mistake
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, interleave, numbered, refuse_network
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 
 class Rail(TopologyTable):
@@ -99,8 +97,6 @@ def rail(
     Wang et al.: "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters", 2023, for
     rails without spines [recalled].
     """
-    from gradwire.topology.network import assemble
-
     group_size = hosts if hosts_per_group is None else hosts_per_group
     check_counts(link, hosts=hosts, cards=cards, hosts_per_group=group_size)
     groups = -(-hosts // group_size)

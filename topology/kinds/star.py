@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from gradwire.scenarios.schema.network.topology import TopologyTable
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 
 class Star(TopologyTable):
@@ -44,8 +42,6 @@ class Star(TopologyTable):
 def star(hosts: int, link: LinkSpec, overrides: Iterable[Override] = ()) -> Network:
     """Build a star: one switch, s0, with all hosts (h0, h1, ...) on it. `link`: properties of every cable; `overrides`:
     of single cables. It is the smallest network with incast: N hosts that send to one share its down link."""
-    from gradwire.topology.network import assemble
-
     check_counts(link, hosts=hosts)
     cables = [Cable(host, hosts, *link) for host in range(hosts)]
     return assemble(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,9 +14,7 @@ from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.topology import TopologyTable, value_or
 from gradwire.scenarios.units import Rate, Time
 from gradwire.topology.cables import Cable, LinkSpec, Override, check_counts, numbered, refuse_network
-
-if TYPE_CHECKING:
-    from gradwire.topology.network import Network
+from gradwire.topology.network import Network, assemble
 
 DEFAULT_HOSTS = 1
 """Default number of hosts per switch."""
@@ -89,8 +87,6 @@ def torus(
     ----------
     Dally, Towles: "Principles and practices of interconnection networks", 2004, chapter 5.
     """
-    from gradwire.topology.network import assemble
-
     check_counts(link, hosts_per_switch=hosts_per_switch)
     dims = tuple(dims)
     if not dims or min(dims) < 2:

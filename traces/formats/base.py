@@ -5,7 +5,7 @@
     write(trace, out, options) -> list[Path]    the new files
 
 Readers name and count what they leave out, and raise TraceError rather than guess. Writers state in their docstring
-what their format cannot hold. Formats are listed without NumPy: their modules import it in the functions that need it.
+what their format cannot hold. Formats are listed without NumPy: their modules import it at its first use.
 """
 
 from __future__ import annotations

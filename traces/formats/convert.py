@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +16,10 @@ from gradwire.scenarios.validation.argument_checks import require_instance, requ
 from gradwire.traces.formats.base import ReadOptions, WriteOptions, exporters, importers
 from gradwire.traces.formats.draft import MAX_TIME_PS, Draft, Timing
 from gradwire.traces.formats.magnitudes import FITTED_TO, MagnitudeModel, fit_model
-from gradwire.traces.formats.source import head
+from gradwire.traces.formats.source import Progress, head
 from gradwire.traces.parts import CHUNK_ELEMENTS, ELEMENT_BYTES, Iteration, TensorInfo
 from gradwire.traces.storage.memory_limits import refuse_beyond
 from gradwire.traces.trace import Trace, bundled_traces, load_trace, scale_exponents, to_float16
-
-if TYPE_CHECKING:
-    from gradwire.traces.formats.source import Progress
 
 MAX_RANKS = 1 << 16
 """Maximum number of workers in an export; Chakra has a file for each."""

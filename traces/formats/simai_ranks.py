@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.lazily import np
 from gradwire.traces.formats.draft import PS_PER_NS
 from gradwire.traces.parts import group_members
 from gradwire.traces.rank_graphs import ROLES, SEND, RankCall, RankGraphs
@@ -120,8 +121,6 @@ def _blocks(rows: Sequence[WorkloadRow], micros: int, where: str) -> LayerBlocks
     """Return the longest run of rows that repeats `micros` times in succession."""
     if micros == 1:
         return LayerBlocks(0, len(rows))
-    import numpy as np
-
     number_of_row: dict[WorkloadRow, int] = {}
     numbers = np.array([number_of_row.setdefault(row, len(number_of_row)) for row in rows], dtype=np.int64)
     for length in range(len(rows) // micros, 0, -1):
@@ -170,8 +169,6 @@ class _GraphBuilder:
         }
 
     def build(self) -> RankGraphs:
-        import numpy as np
-
         shape = self.shape
         remaining = [pipeline_schedule(stage, shape.stages, shape.micros)[::-1] for stage in range(shape.stages)]
         while any(remaining):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import TraceError
+from gradwire.scenarios.lazily import torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,8 +56,6 @@ class ModelKind:
         They are tried on torch's "meta" device, which computes and draws nothing."""
         if self.task != "images" or size >= self.sizes[0]:
             return self.sizes[0] <= size <= self.sizes[1]
-        import torch
-
         try:
             with torch.device("meta"), torch.no_grad():
                 self.build().train()(torch.empty(2, 3, size, size))

@@ -12,15 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from gradwire.training.lazy_torch import torch
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.reducers.state import State, flat
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
-    from gradwire.traces.trace import TensorInfo
 
 
 class StackedGradients(Sequence[list["Tensor"]]):
@@ -116,11 +112,11 @@ class FlatGradients:
         first = torch.arange(rows, device=self.device)[:, None] * width
         return (torch.cat(columns, dim=1) + first).view(-1)
 
-    def generator(self, tensor: int, worker: int) -> Generator:
+    def generator(self, tensor: int, worker: int) -> torch.Generator:
         """Return the random generator of that worker's tensor in this step."""
         return State(self.seed, worker, tensor, self.workers, self.step).generator(self.device)
 
-    def shared(self, tensor: int) -> Generator:
+    def shared(self, tensor: int) -> torch.Generator:
         """Return the random generator of that tensor in this step that all workers share."""
         return State(self.seed, 0, tensor, self.workers, self.step).shared(self.device)
 

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gradwire.training.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from gradwire.scenarios.lazily import Tensor, torch
 
 PAYLOAD = 4096
 """Default payload of a packet in bytes, as everywhere in gradwire."""

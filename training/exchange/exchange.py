@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.traces.parts import TensorInfo
 from gradwire.training import value_checks as checks
 from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients, StackedGradients, matrix_of
 from gradwire.training.devices import CPU, Stopwatch
@@ -20,7 +22,6 @@ from gradwire.training.exchange.encoded_tensors import PAYLOAD, Encoded
 from gradwire.training.exchange.exchange_stats import Encodings, ExchangeStats, Times, answer_bytes, shorter_bytes
 from gradwire.training.exchange.lossy_ring import check_ring, ring_step
 from gradwire.training.exchange.ring_allreduce import VALUE, Ring
-from gradwire.training.lazy_torch import torch
 from gradwire.training.networks.builtin_networks import Ideal
 from gradwire.training.networks.network_interface import Answer, Network, Pushed, checked_carry
 from gradwire.training.recipe import Fill
@@ -28,10 +29,6 @@ from gradwire.training.reducers.base import Reducer, per_element
 from gradwire.training.reducers.state import State, cloned
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
-
     Gradients = Sequence[Sequence[Tensor]]
     """By worker and tensor."""
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from gradwire.scenarios.lazily import Tensor
+from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.ring_allreduce import VALUE
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.training.exchange.encoded_tensors import Encoded
-
 
 Encodings = list[list["Encoded"]]
 """By worker and tensor."""

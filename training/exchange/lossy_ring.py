@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gradwire.scenarios.lazily import Tensor
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.exchange_stats import Encodings, ExchangeStats, Times
 from gradwire.training.exchange.ring_allreduce import VALUE, RingLayout, buckets_of
@@ -20,8 +21,6 @@ from gradwire.training.reducers.state import flat
 from gradwire.training.value_checks import check_decoded, check_values
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gradwire.training.exchange.exchange import Exchange
 
 

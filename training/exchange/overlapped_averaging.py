@@ -12,22 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.traces.parts import TensorInfo
+from gradwire.training.data import Images, Text
 from gradwire.training.exchange.exchange_stats import ExchangeStats
 from gradwire.training.exchange.ring_allreduce import VALUE
 from gradwire.training.networks.network_interface import Network
 from gradwire.training.recipe import Recipe
 from gradwire.training.trainer import StepRow, Trainer
 from gradwire.workload.collectives.exchanges.overlapped_steps import LayerGroup, groups_of
-
-if TYPE_CHECKING:
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.data import Images, Text
 
 
 class OwnedLayers:

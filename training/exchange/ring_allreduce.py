@@ -19,13 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from gradwire.training.lazy_torch import torch
+from gradwire.scenarios.lazily import Tensor, torch
 from gradwire.training.reducers.state import cloned
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VALUE = 4
 """Bytes of a value: rings add float32, and servers send it back."""

@@ -15,28 +15,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError, ScenarioError
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.scenarios.schema.job.training import Training
 from gradwire.scenarios.validation.argument_checks import require_path
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.exchange.ring_allreduce import HopMasks, RingLayout
-from gradwire.training.lazy_torch import torch
 from gradwire.training.loss_replay import recorded_run
 from gradwire.training.loss_replay.recorded_run import WAYS
 from gradwire.training.networks import network_interface
 from gradwire.training.networks.network_interface import Answer, Network, NetworkWrapper, Pushed
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import Reducer
 from gradwire.training.value_checks import innermost
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.scenarios.schema.job.training import Training
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.recipe import Recipe
-    from gradwire.training.reducers.base import Reducer
 
 
 class LossRecording(NetworkWrapper):

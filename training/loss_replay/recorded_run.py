@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,11 @@ from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.scenarios.loading.toml import read_toml
+from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.scenarios.schema.job.training import UserReducer
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.training.user_code import load_user_reducer
 from gradwire.training.value_checks import innermost
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.base import ScenarioTable
-    from gradwire.scenarios.schema.scenario import Scenario
 
 ROUNDS, MISSING = "rounds.parquet", "missing.parquet"
 WAYS = ("push", "pull", "hop")

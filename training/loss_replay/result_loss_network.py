@@ -19,17 +19,17 @@ from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS, SCENARIO_FILE
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.traces.trace import TensorInfo, Trace
 from gradwire.training.loss_replay.recorded_run import REPLAY, table_properties
 from gradwire.training.networks.network_interface import Answer, Pushed, ReplayNetwork
 from gradwire.training.networks.packet_steps import check_exchange, hops_of, masks_of
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
 from gradwire.training.value_checks import innermost
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import TensorInfo, Trace
-    from gradwire.training.recipe import Recipe
-    from gradwire.training.reducers.base import Reducer
     from gradwire.workload.incremental.iteration_player import PlayedIteration
     from gradwire.workload.jobs import Job
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.lazily import Tensor, torch
 from gradwire.scenarios.validation.argument_checks import (
     require_in_range,
     require_instance,
@@ -21,7 +22,6 @@ from gradwire.scenarios.validation.argument_checks import (
     require_one_of,
 )
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
-from gradwire.training.lazy_torch import torch
 from gradwire.training.networks.network_interface import (
     Answer,
     Masks,
@@ -31,9 +31,6 @@ from gradwire.training.networks.network_interface import (
     Pushed,
     checked_carry,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["Answer", "EvenLoss", "Ideal", "Memoryless", "Network", "Pushed", "Random", "RecordingNetwork", "Replay"]
 

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from gradwire.scenarios.lazily import Tensor, torch
 from gradwire.scenarios.loading.user_code_errors import asked
+from gradwire.traces.parts import TensorInfo
+from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
-from gradwire.training.lazy_torch import torch
+from gradwire.training.recipe import Recipe
+from gradwire.training.reducers.base import Reducer
 from gradwire.training.value_checks import describe_value, invalid_value_error, is_builtin
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.exchange.encoded_tensors import Encoded
-    from gradwire.training.recipe import Recipe
-    from gradwire.training.reducers.base import Reducer
 
 Masks = Sequence[Sequence["Tensor | None"]]
 """By worker and tensor, the packets that arrived, (packets,) bool on the CPU; None if all did."""

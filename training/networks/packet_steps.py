@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError, TraceError
+from gradwire.scenarios.lazily import Tensor, torch
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
+from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
-from gradwire.training.lazy_torch import torch
 from gradwire.workload.replay import CapturedIterations
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gradwire.scenarios.schema.job.job import Job
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.training.exchange.encoded_tensors import Encoded
     from gradwire.training.networks.network_interface import Pushed
     from gradwire.workload.incremental.iteration_player import PlayedIteration
     from gradwire.workload.program import Messages

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.traces.trace import Trace
 from gradwire.training.networks.network_interface import Answer, Pushed
 from gradwire.training.networks.packet_steps import StepTraceMaker, UnitLayout, hops_of, masks_of, packet_payload
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Ints
     from gradwire.scenarios.schema.scenario import Scenario
 
 ReturnedBytes = float | Sequence[int]

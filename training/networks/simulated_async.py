@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.lazily import Tensor
+from gradwire.traces.trace import TensorInfo, Trace
 from gradwire.training.networks.packet_steps import StepTraceMaker, masks_of_worker, packet_payload
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.scenarios.arrays import Ints
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import TensorInfo, Trace
     from gradwire.training.networks.network_interface import Pushed
     from gradwire.workload.incremental.turn_player import TransferOutcome
 

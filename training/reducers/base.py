@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ValidationError
 
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.lazily import torch
 from gradwire.scenarios.loading.explain import explain_validation_error
 from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.lazily import Tensor, torch
 from gradwire.scenarios.schema.base import Flag, Natural
-from gradwire.training.backward.flat_gradients import EncodedModels
+from gradwire.traces.parts import TensorInfo
+from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat, zero_nonfinite
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.backward.flat_gradients import FlatGradients
 
 LOWER, UPPER = 0.8, 1.3
 """Bounds on the number of elements beyond the threshold, relative to the wanted number [code]."""

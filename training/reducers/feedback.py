@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from gradwire.scenarios.lazily import Tensor
 from gradwire.scenarios.schema.base import Flag, single_mistake
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.state import State, flat, zero_nonfinite
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
     from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, mask_missing
 from gradwire.training.reducers.state import State, flat
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
 
 
 class Half(Reducer):

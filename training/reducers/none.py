@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from gradwire.training.backward.flat_gradients import EncodedModels
+from gradwire.scenarios.lazily import Tensor
+from gradwire.traces.parts import TensorInfo
+from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.reducers.base import Reducer, mask_missing
 from gradwire.training.reducers.state import State, flat
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.backward.flat_gradients import FlatGradients
 
 
 class Dense(Reducer):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.lazily import Tensor, torch
 from gradwire.scenarios.schema.base import Flag
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, group_units, mask_missing
 from gradwire.training.reducers.state import State, flat
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
-    from gradwire.traces.trace import TensorInfo
 
 
 class QSGD(Reducer):
@@ -42,7 +38,7 @@ class QSGD(Reducer):
     def compress(self, tensor: Tensor, info: TensorInfo, state: State) -> Encoded:
         return self._coded(flat(tensor, info), state.generator(tensor.device))
 
-    def _coded(self, values: Tensor, generator: Generator) -> Encoded:
+    def _coded(self, values: Tensor, generator: torch.Generator) -> Encoded:
         rows = group_units(values, min(self.bucket, max(len(values), 1)))
         norms = rows.norm(dim=1, keepdim=True)
         scaled = rows.abs() * (self.levels / norms.clamp(min=torch.finfo(torch.float32).tiny))

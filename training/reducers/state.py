@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.training.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
-    from gradwire.traces.trace import TensorInfo
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.traces.parts import TensorInfo
 
 
 @dataclass
@@ -32,11 +28,11 @@ class State:
     step: int = 0
     values: dict[str, Tensor] = field(default_factory=dict)
 
-    def generator(self, device: Any = "cpu") -> Generator:
+    def generator(self, device: Any = "cpu") -> torch.Generator:
         """Return the random generator of this worker's tensor in this step."""
         return _generator(device, self.seed, self.step, self.tensor, self.worker + 1)
 
-    def shared(self, device: Any = "cpu") -> Generator:
+    def shared(self, device: Any = "cpu") -> torch.Generator:
         """Return the random generator of this tensor in this step that all workers and the server share."""
         return _generator(device, self.seed, self.step, self.tensor, 0)
 
@@ -47,7 +43,7 @@ class State:
         self.step, self.values = int(saved["step"]), cloned(saved["values"])
 
 
-def _generator(device: Any, *numbers: int) -> Generator:
+def _generator(device: Any, *numbers: int) -> torch.Generator:
     words = b"".join(int(number).to_bytes(8, "little", signed=True) for number in numbers)
     generator = torch.Generator(device=device)
     generator.manual_seed(zlib.crc32(words) << 32 | zlib.crc32(words, 1))

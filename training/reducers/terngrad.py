@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.traces.parts import TensorInfo
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, mask_missing, pack, unpack
 from gradwire.training.reducers.state import State, flat
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
 
 
 class TernGrad(Reducer):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from gradwire.training.backward.flat_gradients import EncodedModels
+from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.traces.parts import TensorInfo
+from gradwire.training.backward.flat_gradients import EncodedModels, FlatGradients
 from gradwire.training.exchange.encoded_tensors import Encoded
-from gradwire.training.lazy_torch import torch
 from gradwire.training.reducers.base import Reducer, scatter
 from gradwire.training.reducers.fields import Ratio, share_count
 from gradwire.training.reducers.state import State, flat
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.traces.trace import TensorInfo
-    from gradwire.training.backward.flat_gradients import FlatGradients
 
 
 class TopK(Reducer):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -17,18 +17,14 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loading.load import as_scenario
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import format_time
 from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
+from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.exchanges.parameter_server_steps import ParameterServers
 from gradwire.workload.jobs import Job
 from gradwire.workload.program import Messages
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import Trace
 
 TRACE_NAME = "step"
 """Name of the played traces."""

@@ -17,6 +17,7 @@ from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
+from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.exchanges.parameter_server_steps import ParameterServers
 from gradwire.workload.csr import empty_lists
 from gradwire.workload.jobs import Job
@@ -25,7 +26,6 @@ from gradwire.workload.scheduling import FIFO, scheduling_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import Trace
 
 NO_NODES = np.zeros(0, dtype=np.int64)
 HOLD_BACK_MISTAKE = "holds messages back for later ones, and workers that push one by one send when a tensor is ready"

@@ -16,6 +16,7 @@ from typing import Literal
 
 from gradwire.jit.limits import MAX_FLOWS
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
 from gradwire.workload.limits import max_loaded_messages
 from gradwire.workload.traffic.base import BATCH_FLOWS, Flows, TrafficSetting, in_batches, rounds, simultaneous
@@ -53,8 +54,6 @@ def _at_once(setting: TrafficSetting, table: AllToAll) -> Iterator[Flows]:
 
 
 def _in_shifts(setting: TrafficSetting, table: AllToAll) -> Iterator[Flows]:
-    import numpy as np
-
     n = len(setting.hosts)
     for number, begin in rounds(setting, table):
         flows = _shifts(setting, table.size, number, begin, 1, n)
@@ -67,8 +66,6 @@ def _in_shifts(setting: TrafficSetting, table: AllToAll) -> Iterator[Flows]:
 
 def _shifts(setting: TrafficSetting, nbytes: int, number: int, begin: int, first: int, end: int) -> Flows:
     """Return the flows of shifts `first` to below `end`: host i to host i + shift."""
-    import numpy as np
-
     hosts = setting.hosts
     n = len(hosts)
     shift, src = np.divmod(np.arange((end - first) * n), n)

@@ -2,8 +2,6 @@
 
 A kind implements `TrafficSetting -> Iterator[Flows]`. The next batch is requested when the previous one has been handed
 to the network, so traffic without an end only takes memory for the flows that have started.
-
-NumPy is imported inside functions, because kinds are defined beside the tables of a scenario.
 """
 
 from __future__ import annotations
@@ -13,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
+from gradwire.scenarios.lazily import np
 
 if TYPE_CHECKING:
-    from numpy.random import Generator
-
     from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
-    from gradwire.workload.program import Ints
 
 BATCH_FLOWS = 1 << 15
 """Flows that are drawn at once. Results do not depend on it, with exceptions described in each kind."""
@@ -51,7 +48,7 @@ class TrafficSetting:
     rates: Ints
     index: dict[str, int]
     end_ps: int | None
-    rng: Generator
+    rng: np.random.Generator
     node_hosts: Ints | None = None
 
     def is_over(self, time_ps: int) -> bool:
@@ -61,8 +58,6 @@ class TrafficSetting:
 
 def no_edges() -> Ints:
     """Return an empty array of edges."""
-    import numpy as np
-
     return np.zeros((0, 2), dtype=np.int64)
 
 
@@ -103,16 +98,12 @@ class Flows:
 
 def simultaneous(src: Ints, dst: Ints, nbytes: int, start_ps: int, number: int, flow: Ints, **more: Ints) -> Flows:
     """Return flows of one size that start together in round `number`; `more`: other columns of `Flows`."""
-    import numpy as np
-
     sizes, starts, rounds_ = (np.full(len(src), value) for value in (nbytes, start_ps, number))
     return Flows(src, dst, sizes, starts, rounds_, flow, **more)
 
 
-def random_generator(seed: int, name: str) -> Generator:
+def random_generator(seed: int, name: str) -> np.random.Generator:
     """Return the random number generator of one traffic table."""
-    import numpy as np
-
     return np.random.default_rng(np.random.SeedSequence((seed, zlib.crc32(b"traffic"), zlib.crc32(name.encode()))))
 
 
@@ -151,8 +142,6 @@ def flows_since(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
 
     Flows that wait for others are included if all of those are.
     """
-    import numpy as np
-
     for part in parts:
         selected = part.start_ps >= since_ps
         edges = np.concatenate((part.edges, part.settled))
@@ -172,7 +161,5 @@ def flows_since(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
 
 
 def _joined(parts: list[Flows]) -> Flows:
-    import numpy as np
-
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
     return Flows(**columns, rail=np.concatenate([part.rails for part in parts]))

@@ -16,18 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Flag
 from gradwire.scenarios.schema.network.traffic import FileTraffic
 from gradwire.scenarios.units import MAX_INNER, S, parse_decimal, parse_whole
 from gradwire.workload.traffic.base import ABSENT, BATCH_FLOWS, Flows, TrafficSetting
 from gradwire.workload.traffic.text_reader import TextReader
-
-if TYPE_CHECKING:
-    from gradwire.workload.program import Ints
 
 MOST_HOSTS = 2**31  # until the number of hosts is known
 LINE, SHORT_LINE = "src dst group port bytes start-in-seconds", "src dst group bytes start-in-seconds"
@@ -58,8 +57,6 @@ class FlowList(FileTraffic):
 
 def flow_list(setting: TrafficSetting, table: FlowList) -> Iterator[Flows]:
     """Yield the flows of a `FlowList` table."""
-    import numpy as np
-
     hosts = setting.hosts if setting.node_hosts is None else setting.node_hosts
     rows = read_flow_list(Path(table.file), f"{setting.where}.file", len(setting.hosts), setting.node_hosts)
     src, dst, nbytes, start = rows.T
@@ -94,8 +91,6 @@ def read_flow_list(path: Path, where: str, hosts: int | None, node_hosts: Ints |
 
     Raises ScenarioError if the file is missing or damaged; the message names the lines.
     """
-    import numpy as np
-
     reader = TextReader(path, where)
     ends = _Ends(hosts, node_hosts)
     rows: list[tuple[int, int, int, int]] = []

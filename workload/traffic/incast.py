@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
 from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds, simultaneous
@@ -38,8 +39,6 @@ class Incast(RepeatedTraffic):
 
 
 def _bursts(setting: TrafficSetting, table: Incast) -> Iterator[Flows]:
-    import numpy as np
-
     receiver = None if table.receiver is None else setting.index[table.receiver]
     rng = setting.rng
     n = table.fan_in

@@ -33,17 +33,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.network.traffic import FileTraffic
 from gradwire.scenarios.units import MAX_INNER, parse_decimal, parse_whole
 from gradwire.workload.traffic.base import Flows, TrafficSetting
 from gradwire.workload.traffic.text_reader import TextReader
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Flags, Ints
 
 HEADERS = ("Nodes", "Connections", "Triggers", "Failures")
 LINE = "src->dst id N start TIME size BYTES"
@@ -124,8 +123,6 @@ class MatrixEntries:
 
 def matrix(setting: TrafficSetting, table: Matrix) -> Iterator[Flows]:
     """Yield the flows of a `Matrix` table, in one batch."""
-    import numpy as np
-
     connections, edges, settled = read_matrix(
         Path(table.file), f"{setting.where}.file", len(setting.hosts), table.start_unit
     )
@@ -151,8 +148,6 @@ def read_matrix(
 
     Raises ScenarioError if the file is missing, damaged, or not supported; the message names the lines.
     """
-    import numpy as np
-
     reader = TextReader(path, where)
     entries = MatrixEntries()
     for number, words in reader.lines():
@@ -380,8 +375,6 @@ def _topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
 def _sorted(n: int, start: Ints, edges: Ints, settled: Ints, late: Flags) -> tuple[Ints, Ints, Ints]:
     """Return the flows in an order that `Flows` allows, without late ones and their successors, and both kinds of
     edges in that order."""
-    import numpy as np
-
     pairs = [*edges.tolist(), *settled.tolist()]
     by_start = np.argsort(start, kind="stable")
     index_of = np.empty(n, dtype=np.int64)

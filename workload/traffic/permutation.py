@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.traffic import RepeatedTraffic
 from gradwire.workload.traffic.base import Flows, TrafficSetting, in_batches, rounds, simultaneous
-
-if TYPE_CHECKING:
-    from numpy.random import Generator
-
-    from gradwire.workload.traffic.base import Ints
 
 
 class Permutation(RepeatedTraffic):
@@ -33,8 +30,6 @@ class Permutation(RepeatedTraffic):
 
 
 def _rounds(setting: TrafficSetting, table: Permutation) -> Iterator[Flows]:
-    import numpy as np
-
     n = len(setting.hosts)
     index = np.arange(n)
     for number, begin in rounds(setting, table):
@@ -42,13 +37,11 @@ def _rounds(setting: TrafficSetting, table: Permutation) -> Iterator[Flows]:
         yield simultaneous(setting.hosts, setting.hosts[partner], table.size, begin, number, number * n + index)
 
 
-def derangement(n: int, rng: Generator) -> Ints:
+def derangement(n: int, rng: np.random.Generator) -> Ints:
     """Return a uniformly random permutation of n >= 2 without fixed points.
 
     Permutations are drawn until one qualifies, which about one in e (2.7) does for any n.
     """
-    import numpy as np
-
     while True:
         drawn = rng.permutation(n)
         if (drawn != np.arange(n)).all():

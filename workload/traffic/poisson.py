@@ -17,18 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
+from gradwire.scenarios.arrays import Floats, Ints
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.units import Ps, UnitError, parse_decimal, parse_size
 from gradwire.workload.traffic.base import BATCH_FLOWS, Flows, TrafficSetting
 from gradwire.workload.traffic.text_reader import TextReader
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Floats, Ints
 
 DISTRIBUTIONS = ("web_search", "data_mining", "facebook")
 """Distributions of flow sizes that come with gradwire."""
@@ -94,8 +93,6 @@ class Poisson(TrafficTable):
 
 def poisson(setting: TrafficSetting, table: Poisson) -> Iterator[Flows]:
     """Yield the flows of a table: all draws of a batch at once."""
-    import numpy as np
-
     rng, hosts = setting.rng, setting.hosts
     sizes = distribution(table.sizes, f"{setting.where}.sizes")
     rates = setting.rates / 8e12 * table.load / sizes.mean  # flows per picosecond
@@ -132,15 +129,11 @@ class SizeDistribution:
     @property
     def mean(self) -> float:
         """Average bytes of a flow, before rounding to whole bytes."""
-        import numpy as np
-
         middle = (self.size[1:] + self.size[:-1]) / 2
         return float(self.share[0] * self.size[0] + np.sum(np.diff(self.share) * middle))
 
     def at(self, share: Floats) -> Ints:
         """Return the sizes at these shares (0 <= share < 1), whole bytes, at least 1."""
-        import numpy as np
-
         sizes = np.rint(np.interp(share, self.share, self.size)).astype(np.int64)
         return np.maximum(sizes, 1)
 
@@ -150,8 +143,6 @@ def distribution(sizes: str, where: str = "sizes") -> SizeDistribution:
 
     Raises ScenarioError if the file is missing or not a distribution; the message names the lines.
     """
-    import numpy as np
-
     if sizes in DISTRIBUTIONS:
         return read_distribution(
             Path(str(resources.files("gradwire.workload.traffic") / "sizes" / f"{sizes}.txt")), where
@@ -164,8 +155,6 @@ def distribution(sizes: str, where: str = "sizes") -> SizeDistribution:
 
 def read_distribution(path: Path, where: str) -> SizeDistribution:
     """Return a distribution from a file, or raise ScenarioError."""
-    import numpy as np
-
     reader = TextReader(path, where)
     points: list[tuple[float, float]] = []
     for line, words in reader.lines():

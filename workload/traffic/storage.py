@@ -19,17 +19,16 @@ On an idle network, where a message of m bytes takes a + m b, a file of S bytes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gradwire.jit.limits import MAX_FLOWS
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.scenarios.schema.network.traffic import NamedHosts, RepeatedTraffic, Side
 from gradwire.scenarios.units import Bytes, Ps, Size, Time, format_size, format_time
 from gradwire.workload.traffic.base import BATCH_FLOWS, Flows, TrafficSetting, rounds
-
-if TYPE_CHECKING:
-    from gradwire.workload.program import Ints
 
 
 class Storage(RepeatedTraffic):
@@ -87,8 +86,6 @@ class Storage(RepeatedTraffic):
 
     def flows_of(self, setting: TrafficSetting) -> Iterator[Flows]:
         """Yield batches of whole files, in the order in which they are opened."""
-        import numpy as np
-
         servers = np.array([setting.index[name] for name in self.storage], dtype=np.int64)
         clients = setting.hosts[~np.isin(setting.hosts, servers)]
         n, step = len(clients), max(1, BATCH_FLOWS // (2 * self.stripes))
@@ -108,8 +105,6 @@ class Storage(RepeatedTraffic):
         `file`: numbers of the files among all. The flows of a file are consecutive: both of its first stripe, of its
         second, and so on.
         """
-        import numpy as np
-
         k = np.arange(self.stripes)
         stripes = np.minimum(self.stripe, self.size - k * self.stripe)
         nbytes = np.full((self.stripes, 2), self.request)

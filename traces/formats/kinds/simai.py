@@ -35,9 +35,9 @@ from gradwire.traces.formats.simai_ranks import Calls, RowCollective, WorkloadRo
 from gradwire.traces.formats.sink import write_files
 from gradwire.traces.formats.source import open_source
 from gradwire.traces.parts import Communication
+from gradwire.traces.rank_graphs import RankGraphs
 
 if TYPE_CHECKING:
-    from gradwire.traces.rank_graphs import RankGraphs
     from gradwire.traces.trace import Iteration, Trace
 
 COLUMNS = 12

@@ -22,13 +22,12 @@ eight slots of fixed size).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import TransferRows, Transfers, transfers
 
 
 class DoubleTree(StagedTable):
@@ -50,10 +49,6 @@ class DoubleTree(StagedTable):
         return 4 * self.chunks * (workers - 1) * rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        import numpy as np
-
-        from gradwire.workload.collectives.common.transfer_schedule import TransferRows, transfers
-
         up = parents_of_workers(workers)
         chunk = np.arange(self.chunks)
         rows = []

@@ -18,12 +18,11 @@ Hosts with several NICs run one such walk per NIC, each with a share of the buck
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from gradwire.scenarios.lazily import np
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import TransferRows, Transfers, halving, transfers
 
 
 class HalvingDoubling(StagedTable):
@@ -40,10 +39,6 @@ class HalvingDoubling(StagedTable):
         return (2 * power * steps + 2 * (workers - power)) * rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        import numpy as np
-
-        from gradwire.workload.collectives.common.transfer_schedule import TransferRows, halving, transfers
-
         steps = workers.bit_length() - 1
         power = 1 << steps
         extra = workers - power

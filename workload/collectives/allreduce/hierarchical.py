@@ -19,12 +19,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.workload.collectives.common.staged_table import StagedTable
+from gradwire.workload.collectives.common.transfer_schedule import (
+    TRANSFER_COUNTS,
+    WALKS,
+    TransferRows,
+    Transfers,
+    transfers,
+)
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
 
 
 class Hierarchical(StagedTable):
@@ -65,17 +72,11 @@ class Hierarchical(StagedTable):
 
 def count_nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> int:
     """Return the number of transfers of `nested_transfers`."""
-    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
-
     return (2 * (g - 1) * workers + TRANSFER_COUNTS[across](workers // g) * g) * rails
 
 
 def nested_transfers(workers: int, rails: int, g: int, across: str = "ring") -> Transfers:
     """Return the schedule for groups of g workers: rings inside them, and the walk `across` (`WALKS`)."""
-    import numpy as np
-
-    from gradwire.workload.collectives.common.transfer_schedule import WALKS, TransferRows, transfers
-
     groups = workers // g
     rank = np.arange(workers)
     group, position = rank // g, rank % g

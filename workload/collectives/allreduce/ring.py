@@ -23,14 +23,13 @@ of machines, one crossing of each ring changes rails).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.arrays import Ints
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import Transfers, ring, transfers
 
 
 class Ring(StagedTable):
@@ -63,8 +62,6 @@ class Ring(StagedTable):
 
 def ring_transfers(workers: int, rails: int, inside: int, channels: int) -> Transfers:
     """Return the schedule of `channels` rings per NIC, with `inside` consecutive workers per machine."""
-    from gradwire.workload.collectives.common.transfer_schedule import ring, transfers
-
     lanes = rails * channels
     plan = transfers(ring(workers), workers, lanes, rails)
     lane, segment = plan.first // workers, plan.first % workers
@@ -77,8 +74,6 @@ def ring_transfers(workers: int, rails: int, inside: int, channels: int) -> Tran
 
 def _orders(workers: int, lanes: int, inside: int) -> Ints:
     """Return the workers in the order of every ring: int64[lanes, workers]."""
-    import numpy as np
-
     machine, step = np.divmod(np.arange(workers), inside)
     lane, odd = np.arange(lanes)[:, None] % inside, machine % 2
     return machine * inside + np.where(odd, lane - 1 - step, lane + step) % inside

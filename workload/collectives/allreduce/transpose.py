@@ -12,12 +12,10 @@ successor, so that all receive at the same rate at any time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import Transfers, all_to_all, transfers
 
 
 class Transpose(StagedTable):
@@ -35,6 +33,4 @@ class Transpose(StagedTable):
         return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.transfer_schedule import all_to_all, transfers
-
         return transfers(all_to_all(workers), workers, rails)

@@ -11,12 +11,10 @@ host sends the next message when the previous one has arrived.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import Transfers, binomial, transfers
 
 
 class Tree(StagedTable):
@@ -33,6 +31,4 @@ class Tree(StagedTable):
         return 2 * (workers - 1) * rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.transfer_schedule import binomial, transfers
-
         return transfers(binomial(workers), 1, rails)

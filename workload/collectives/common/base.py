@@ -1,8 +1,4 @@
-"""Base classes of collectives: an exchange of gradients as the steps of a program part.
-
-NumPy is imported inside functions, so that a collective can be defined beside its table, which every reader of a
-scenario imports.
-"""
+"""Base classes of collectives: an exchange of gradients as the steps of a program part."""
 
 from __future__ import annotations
 
@@ -14,16 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gradwire.jit.limits import MAX_PACKETS
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.lazily import np
 from gradwire.scenarios.loss import LossAllowance
+from gradwire.workload.csr import CsrLists
 from gradwire.workload.scheduling import Scheduling
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from gradwire.topology import HostCards
     from gradwire.traces.trace import TensorInfo, Trace
-    from gradwire.workload.csr import CsrLists
     from gradwire.workload.loss_bounds import JobLossBounds
     from gradwire.workload.program import Ints, Messages, PacketImportance, ProcessOperations, Step
 
@@ -87,8 +83,6 @@ class JobSetting:
 
         1 if hosts have no accelerators.
         """
-        import numpy as np
-
         if self.cards.machines is None:
             return 1
         machines = self.cards.machines[list(self.workers)]
@@ -98,8 +92,6 @@ class JobSetting:
     @property
     def nodes(self) -> Ints:
         """The nodes at which workers compute: their first NICs."""
-        import numpy as np
-
         return np.array([self.cards.node(host, 0) for host in self.workers], dtype=np.int64)
 
 
@@ -129,8 +121,6 @@ class JobContext(JobSetting):
 
 def _run(machines: NDArray[Any]) -> int:
     """Return the length of the runs in one machine, if all runs are equally long and of different machines; else 1."""
-    import numpy as np
-
     run = int(np.argmax(machines != machines[0])) or len(machines)
     if len(machines) % run:
         return 1
@@ -193,8 +183,6 @@ def partial_updates(reduced: Ints, parts: int, updated: Ints | None = None) -> I
 
     reduced, updated : int64[workers], the event that each waits for, and the one that it fires afterwards.
     """
-    import numpy as np
-
     ones = np.ones_like(reduced)
     return np.stack((reduced, ones, parts * ones, -ones if updated is None else updated), axis=1)[:, None]
 
@@ -307,8 +295,6 @@ def make_messages(
 ) -> Messages:
     """Return the columns of a job's messages; a scalar in `columns` holds for all. `kind`: of `KINDS`, by name or
     number."""
-    import numpy as np
-
     from gradwire.workload.program import Messages
 
     n = len(kind)
@@ -326,8 +312,6 @@ def make_messages(
 
 def _column(value: Any, count: int, kind: str = "int64") -> NDArray[Any]:
     """Return a column for reading; if all values are equal, a broadcast of that one value."""
-    import numpy as np
-
     column = np.asarray(value, dtype=kind)
     if column.ndim == 0 or (column == column[:1]).all():
         return np.broadcast_to(column if column.ndim == 0 else column[:1].copy(), count)
@@ -337,8 +321,6 @@ def _column(value: Any, count: int, kind: str = "int64") -> NDArray[Any]:
 def _beginning(seed: int, *identity: Ints) -> Ints:
     """Return 16 random bits per message, the start of whatever rotates by iteration; keyed by the columns
     `identity`."""
-    import numpy as np
-
     from gradwire.jit.counter_rng import MASK, draw_entropy, mix
 
     key: Any = np.zeros(len(identity[0]), dtype=np.int64)

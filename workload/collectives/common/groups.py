@@ -13,6 +13,7 @@ has the experts of index n / T mod E:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,6 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.traces.parts import group_members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from gradwire.topology import HostCards
     from gradwire.traces.trace import Trace
 

@@ -1,7 +1,6 @@
 """All-reduces in two halves: a reduce-scatter that leaves every worker a part of the sums, and an all-gather of these.
 
-Sharded training computes between the halves. Imported with the scenario's tables: NumPy is imported only when a
-schedule is built.
+Sharded training computes between the halves.
 """
 
 from __future__ import annotations
@@ -11,11 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.lazily import np
 from gradwire.workload.collectives.common.staged_table import StagedTable
+from gradwire.workload.collectives.common.transfer_schedule import (
+    TRANSFER_COUNTS,
+    WALKS,
+    Transfers,
+    group_transfers,
+    transfers,
+)
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
 
 Algorithm = Literal["ring", "all_to_all", "halving", "hierarchical"]
 
@@ -27,7 +33,6 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
     """Return both halves for `workers` whose hosts have `rails` NICs, `inside` of them consecutive in one machine."""
     from gradwire.workload.collectives.allreduce.hierarchical import nested_transfers
     from gradwire.workload.collectives.allreduce.ring import ring_transfers
-    from gradwire.workload.collectives.common.transfer_schedule import WALKS, transfers
 
     if algorithm == "ring":
         return ring_transfers(workers, rails, inside, inside)
@@ -41,7 +46,6 @@ def schedule(algorithm: Algorithm, workers: int, rails: int, inside: int) -> Tra
 def count_transfers(algorithm: Algorithm, workers: int, rails: int, inside: int) -> int:
     """Return the number of transfers of `schedule`."""
     from gradwire.workload.collectives.allreduce.hierarchical import count_nested_transfers
-    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
 
     if algorithm == "hierarchical" and 1 < inside < workers:
         return count_nested_transfers(workers, rails, inside)
@@ -80,8 +84,6 @@ def grouped_halves(
 
 def count_grouped_transfers(algorithm: Algorithm, workers: int, rails: int, inside: int, group: int) -> tuple[int, int]:
     """Return the number of transfers of each result of `grouped_halves`."""
-    from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
-
     within, replicas = _within(inside, group), workers // group
     per_half = count_transfers(algorithm, group, rails, within) // 2 * replicas
     lanes = rails * (within if algorithm == "ring" or (algorithm == "hierarchical" and not 1 < within < group) else 1)
@@ -96,10 +98,6 @@ def _within(inside: int, group: int) -> int:
 
 def _side_by_side(plan: Transfers, group: int, replicas: int) -> Transfers:
     """Repeat `plan` in every group, stage by stage, with each segment cut into as many parts as there are groups."""
-    import numpy as np
-
-    from gradwire.workload.collectives.common.transfer_schedule import group_transfers
-
     plan = group_transfers(plan, np.arange(group * replicas).reshape(replicas, group))
     return replace(plan, first=plan.first * replicas, count=plan.count * replicas, segments=plan.segments * replicas)
 
@@ -107,10 +105,6 @@ def _side_by_side(plan: Transfers, group: int, replicas: int) -> Transfers:
 def _summed(scatter: Transfers, gather: Transfers, algorithm: Algorithm, group: int, replicas: int) -> Transfers:
     """Return a reduce-scatter in every group, followed by an all-reduce of each segment among its owners, one in every
     group."""
-    import numpy as np
-
-    from gradwire.workload.collectives.common.transfer_schedule import WALKS, Transfers, transfers
-
     owner, rail = np.empty((2, gather.segments), dtype=np.int64)
     for row in reversed(range(len(gather))):  # the first sender of a segment has its whole sum
         run = slice(int(gather.first[row]), int(gather.first[row] + gather.count[row]))
@@ -173,14 +167,10 @@ class HalfTable(StagedTable):
         return 2 if self.algorithm == "halving" else workers
 
     def sent(self, workers: int, rails: int, inside: int) -> int:
-        from gradwire.workload.collectives.common.transfer_schedule import TRANSFER_COUNTS
-
         return TRANSFER_COUNTS[self.algorithm](workers) // 2 * rails
 
     def simultaneous_messages(self, setting: Any) -> int:
         return count_first_transfers(self.algorithm, setting.members, setting.rails) * setting.copies
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.transfer_schedule import WALKS, transfers
-
         return transfers([row for row in WALKS[self.algorithm](workers) if row.adds == self.adds], workers, rails)

@@ -14,10 +14,10 @@ from gradwire.scenarios.loading.user_code_errors import asked, class_file
 from gradwire.scenarios.schema.effect_conditions import SEVERAL_ITERATIONS
 from gradwire.scenarios.schema.job.exchange import ExchangeTable
 from gradwire.scenarios.units import Bytes, Size
+from gradwire.workload.collectives.common.transfer_schedule import Transfers
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
 
 
 MOST_WORKERS = 64
@@ -89,8 +89,6 @@ class StagedTable(ExchangeTable):
 
     def checked_transfers(self, workers: int, rails: int, inside: int = 1) -> Transfers:
         """Return `schedule`; raise ScenarioError if the kind's rule was stopped, or its schedule is not valid."""
-        from gradwire.workload.collectives.common.transfer_schedule import Transfers
-
         with asked(self, "transfers", "job.exchange"):
             plan: object = self.schedule(workers, rails, inside)
         if isinstance(plan, Transfers):

@@ -17,10 +17,8 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.lazily import np
 from gradwire.workload.csr import starts_of
 
 
@@ -214,7 +212,7 @@ def _pieces(plan: Transfers) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
     return (low[0], high[0] - low[0]), (low[1], high[1] - low[1])
 
 
-def _spread(first: Ints, count: Ints) -> tuple[Ints, NDArray[np.int64]]:
+def _spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
     """Expand runs to single segments: the number of the run, and the segment."""
     which = np.repeat(np.arange(len(first)), count)
     inside = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)

@@ -27,10 +27,10 @@ from gradwire.workload.collectives.common.half_collectives import (
     schedule,
 )
 from gradwire.workload.collectives.common.staged_table import StagedTable
+from gradwire.workload.collectives.common.transfer_schedule import Transfers
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.job.job import Job
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
 
 
 class ShardedUpdate(StagedTable):

@@ -11,12 +11,10 @@ messages share a line evenly, a bucket takes a + (N - 1)/N S b.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import Transfers, scatter, transfers
 
 
 class AllToAll(StagedTable):
@@ -34,6 +32,4 @@ class AllToAll(StagedTable):
         return setting.copies * setting.members * (setting.members - 1) * setting.rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.transfer_schedule import scatter, transfers
-
         return transfers(scatter(workers), workers, rails)

@@ -8,12 +8,10 @@ sends the next message when the previous one has arrived.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gradwire.workload.collectives.common.staged_table import StagedTable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.transfer_schedule import Transfers
+from gradwire.workload.collectives.common.transfer_schedule import Transfers, binomial, transfers
 
 
 class Broadcast(StagedTable):
@@ -30,6 +28,4 @@ class Broadcast(StagedTable):
         return (workers - 1) * rails
 
     def transfers(self, workers: int, rails: int) -> Transfers:
-        from gradwire.workload.collectives.common.transfer_schedule import binomial, transfers
-
         return transfers([row for row in binomial(workers) if not row.adds], 1, rails)
