@@ -334,7 +334,7 @@ def _cell(means: Mapping[str, float], part: str) -> str:
     return f"{time_text(means[part])} ({share_text(means[part] / sum(means.values()))})"
 
 
-def breakdown(source: Result | str | Path, trace: Trace | str | Path | None = None) -> Breakdown:
+def breakdown(source: Result | ResultContext | str | Path, trace: Trace | str | Path | None = None) -> Breakdown:
     """Break down every iteration of a simulated Result, or of a Result's directory.
 
     trace : the trace that its jobs replayed, if it was passed to `simulate` and is not named in the scenario.
@@ -342,11 +342,7 @@ def breakdown(source: Result | str | Path, trace: Trace | str | Path | None = No
     Raises `ResultError` if the Result is from real sockets, has iterations that were not simulated or does not hold its
     scenario; or its trace or a file has changed or is missing.
     """
-    return breakdown_of(result_context(source, trace))
-
-
-def breakdown_of(context: ResultContext) -> Breakdown:
-    """Break down the iterations of a Result whose context is already rebuilt."""
+    context = result_context(source, trace)
     traffic, lost = TrafficBreakdown(context), DroppedPackets(context)
     rows: list[Json] = []
     for played in context.replays:

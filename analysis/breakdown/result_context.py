@@ -118,9 +118,13 @@ def _check_traces(result: Result, traces: list[tuple[str, str, Trace]], where: s
             raise ResultError(f"the trace {name!r} of job {job} is not the one of the run", where, expected)
 
 
-def result_context(source: Result | str | Path, trace: Trace | str | Path | None = None) -> ResultContext:
-    """Rebuild the context of a Result or a Result's directory. Errors as for `ResultContext`, and for other
-    directories."""
+def result_context(
+    source: Result | ResultContext | str | Path, trace: Trace | str | Path | None = None
+) -> ResultContext:
+    """Rebuild the context of a Result or a Result's directory, unless it is one. Errors as for `ResultContext`, and for
+    other directories."""
+    if isinstance(source, ResultContext):
+        return source
     trace = resolve_trace(trace, "trace")
     if isinstance(source, Result):
         return ResultContext(source, trace)

@@ -156,7 +156,7 @@ def _parts(comparison: Comparison, again: Sequence[RebuiltRun]) -> tuple[dict[st
         if context is None or not context.simulated or not context.jobs:
             continue
         try:
-            parts = breakdown.breakdown_of(context)
+            parts = breakdown.breakdown(context)
         except ResultError as error:
             trouble.append(f"no breakdown: {error}")
             continue

@@ -44,13 +44,9 @@ COLUMNS = ("job", "iteration", "worker", "tensor", "name", "layer", "layer_name"
 def tensors(source: Result | str | Path, trace: Trace | str | Path | None = None) -> pyarrow.Table:
     """Return one row per job, iteration, worker and tensor, in this order, with COLUMNS. Arguments and errors as for
     `gradwire.analysis.breakdown.breakdown.breakdown`."""
-    return tensors_of(result_context(source, trace))
-
-
-def tensors_of(context: ResultContext) -> pyarrow.Table:
-    """Return the tensor times of a Result whose context is already rebuilt."""
     import pyarrow
 
+    context = result_context(source, trace)
     types = {name: pyarrow.string() for name in ("job", "name", "layer_name")}
     schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in COLUMNS])
     tables = [_of_job(context, played, schema) for played in context.replays]

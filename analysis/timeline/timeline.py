@@ -63,7 +63,7 @@ class TimelineFile:
 
 
 def timeline(
-    source: Result | str | Path,
+    source: Result | ResultContext | str | Path,
     out: str | Path,
     *,
     iterations: Iterations | None = None,
@@ -82,18 +82,7 @@ def timeline(
     or the Result's context cannot be rebuilt (see `gradwire.analysis.breakdown.breakdown.breakdown`; unlike there,
     Results of real sockets or with repeated iterations are accepted).
     """
-    return write_timeline(result_context(source, trace), out, iterations=iterations, most=most, ports=ports)
-
-
-def write_timeline(
-    context: ResultContext,
-    out: str | Path,
-    *,
-    iterations: Iterations | None = None,
-    most: int = MOST_MESSAGES,
-    ports: int = DEFAULT_PORTS,
-) -> TimelineFile:
-    """Write the timeline of a Result whose context is already rebuilt."""
+    context = result_context(source, trace)
     window = window_of(context, iterations)
     chosen = messages_of(context, iterations, window)
     if len(chosen) > most:

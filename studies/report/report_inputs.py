@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.analysis.comparison.compare import Comparison, compare, result_folders
 from gradwire.analysis.report.html_page import PageSection, html_page
 from gradwire.analysis.report.run_sections import RebuiltRun, TimelineOptions, rebuild_runs, run_section
-from gradwire.analysis.timeline.timeline import write_timeline
+from gradwire.analysis.timeline.timeline import timeline
 from gradwire.result_store.folders.output_folder import NEW_FILE, new_file, new_folder, refuse_existing
 from gradwire.result_store.provenance import members
 from gradwire.result_store.result import Result
@@ -108,7 +108,7 @@ def _perfetto(again: Sequence[RebuiltRun], timelines_dir: Path) -> list[Path]:
     with new_folder(timelines_dir) as folder:
         for run, name in zip(again, names, strict=True):
             iterations = None if run.iteration is None else (run.iteration, run.iteration + 1)
-            write_timeline(run.found, folder / name, iterations=iterations)
+            timeline(run.found, folder / name, iterations=iterations)
     return [timelines_dir / name for name in names]
 
 
