@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import io
 import re
 import zlib
@@ -10,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.loading.files import require_regular_file
@@ -24,53 +24,14 @@ _GZIP = b"\x1f\x8b"
 _END = re.compile(rb"\r\n|\n|\r")  # line ends of Unix, Windows and classic Mac OS
 
 
-class _Gunzip:
-    """Reader of all members of a gzip file; like gzip(1) it accepts trailing zeros and counts other trailing bytes."""
-
-    def __init__(self, raw: IO[bytes], notes: Counter[str]) -> None:
-        self._raw = raw
-        self._notes = notes
-        self._input = b""
-        self._member = zlib.decompressobj(31)
-        self._ended = False
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, at most `size`; EOFError or zlib.error for truncated or damaged data."""
-        while not self._ended:
-            if not self._input:
-                self._input = self._raw.read(_BLOCK)
-                if not self._input:
-                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
-            data = self._member.decompress(self._input, size)
-            self._input = self._member.unconsumed_tail
-            if self._member.eof:
-                self._next_member(self._member.unused_data)
-            if data:
-                return data
-        return b""
-
-    def _next_member(self, behind: bytes) -> None:
-        while not (behind := behind.lstrip(b"\0")) or len(behind) < len(_GZIP):
-            more = self._raw.read(_BLOCK)
-            if not more:
-                break
-            behind += more
-        if behind.startswith(_GZIP):
-            self._member = zlib.decompressobj(31)
-            self._input = behind
-            return
-        self._ended = True
-        if behind:
-            self._notes["bytes behind the gzip data, ignored"] += 1
-
-
 class Source:
     """File opened for reading; gzip is recognised by its first bytes, whatever the file is called. UTF-16 and UTF-32
     with a byte-order mark are read as UTF-8. `notes` counts repaired or ignored parts. `read` raises TraceError for
-    damaged or truncated gzip data. `open_source` refuses files that cannot be opened or are empty."""
+    damaged or truncated gzip data; other bytes behind them are ignored, as by gzip(1). `open_source` refuses files that
+    cannot be opened or are empty."""
 
     def __init__(
-        self, path: Path, raw: IO[bytes], progress: Progress | None, notes: Counter[str] | None = None
+        self, path: Path, raw: io.BufferedReader, progress: Progress | None, notes: Counter[str] | None = None
     ) -> None:
         self.path = path
         self.where = str(path)
@@ -80,7 +41,7 @@ class Source:
         self._progress = progress
         zipped = raw.read(2) == _GZIP
         raw.seek(0)
-        self._plain: IO[bytes] | _Gunzip = _Gunzip(raw, self.notes) if zipped else raw
+        self._plain = gzip.GzipFile(fileobj=raw) if zipped else raw
         self._begin: bytes | None = None  # read to detect the encoding, not yet returned
         self._decoder: codecs.IncrementalDecoder | None = None
 
@@ -111,9 +72,12 @@ class Source:
 
     def _bytes(self, size: int) -> bytes:
         try:
-            data = self._plain.read(size)
-        except (EOFError, zlib.error) as error:
-            raise TraceError(f"its gzip data are damaged or end too early ({error})", self.where) from error
+            data = self._plain.read1(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            if not str(error).startswith("Not a gzipped file"):  # the file begins as one
+                raise TraceError(f"its gzip data are damaged or end too early ({error})", self.where) from error
+            self.notes["bytes behind the gzip data, ignored"] = 1
+            return b""
         except OSError as error:
             raise TraceError(f"cannot be read ({error.strerror or error})", self.where) from error
         if self._progress is not None:
