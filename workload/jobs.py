@@ -28,20 +28,10 @@ from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.common.base import Exchange, JobContext
 from gradwire.workload.collectives.common.model_parallel import SplitModel
 from gradwire.workload.loss_bounds import JobLossBounds
-from gradwire.workload.program import (
-    FIRE,
-    WAIT,
-    Ints,
-    MessageColumns,
-    ProcessOperations,
-    ProgramPart,
-    Repeats,
-    Step,
-    StepSkip,
-)
+from gradwire.workload.program import Ints, MessageColumns, ProcessOperations, ProgramPart, Repeats, Step, StepSkip
 from gradwire.workload.replay import Replay, Timetable
 from gradwire.workload.scheduling import LAYER, scheduling_of
-from gradwire.workload.steps import add_events
+from gradwire.workload.steps import add_events, shift_events
 from gradwire.workload.worker_schedule import GateHistory, WorkerOperations
 
 if TYPE_CHECKING:
@@ -188,17 +178,13 @@ class JobSteps:
         ]
         self._iteration, self._first = iteration + 1, first + len(step)
         factor = partial(job.replay.factor, iteration=number)
-        if (courses := exchange.courses(iteration, factor, table.start)) is not None:
-            return replace(step, courses=tuple(_moved(course, first) for course in courses))
-        threads = tuple(_moved(course, first) for course in exchanged.threads)
-        return replace(step, courses=tuple(ProcessOperations(worker, row) for worker, row in enumerate(rows)) + threads)
-
-
-def _moved(course: ProcessOperations, first: int) -> ProcessOperations:
-    """Return a course whose event numbers are shifted from within the step to the whole program."""
-    rows = course.operations.copy()
-    rows[np.isin(rows[:, 0], (FIRE, WAIT)), 1] += first
-    return ProcessOperations(course.process, rows)
+        own = tuple(ProcessOperations(worker, row) for worker, row in enumerate(rows))
+        if (others := exchange.courses(iteration, factor, table.start)) is not None:
+            own = ()
+        else:
+            others = exchanged.threads
+        counted = (course._replace(operations=shift_events(course.operations, first)) for course in others)
+        return replace(step, courses=(*own, *counted))
 
 
 def _ready(plan: Timetable) -> Ints:

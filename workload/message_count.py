@@ -50,11 +50,12 @@ def check_volume(scenario: Scenario, traces: list[Trace], assignment: list[HostA
     ]
     laid = [(counted.messages(counted.job) or 0) * loaded_iterations(counted.job) for counted in jobs]
     most = max_loaded_messages()
-    mistakes = [
-        _begun(counted).under(counted.where)
-        for counted in jobs
-        if counted.simultaneous_messages(counted.job) > MAX_FLOWS
-    ]
+    mistakes = []
+    for counted in jobs:
+        if (begun := counted.simultaneous_messages(counted.job)) > MAX_FLOWS:
+            path, value, fits = _remedy(counted.job, counted.simultaneous_messages, MAX_FLOWS)
+            expected = f"at most {MAX_FLOWS:,}: {fits}"
+            mistakes.append(Mistake(path, f"begins {begun:,} messages at once", value, expected).under(counted.where))
     if sum(laid) > most:
         number = laid.index(max(laid))
         mistakes = [_laid(jobs[number], most, sum(laid) - laid[number]).under(jobs[number].where)]
@@ -130,12 +131,6 @@ def _laid(counted: CountedJob, most: int, others: int) -> Mistake:
     memory = f" in this machine's {installed_bytes() / 2**30:.1f} GiB of memory" if most < MAX_LOADED_MESSAGES else ""
     path, value, fits = _remedy(counted.job, count, room)
     return Mistake(path, what, value, f"at most {room:,}{memory}: {fits}")
-
-
-def _begun(counted: CountedJob) -> Mistake:
-    path, value, fits = _remedy(counted.job, counted.simultaneous_messages, MAX_FLOWS)
-    what = f"begins {counted.simultaneous_messages(counted.job):,} messages at once"
-    return Mistake(path, what, value, f"at most {MAX_FLOWS:,}: {fits}")
 
 
 def _remedy(job: Job, count: MessageCounter, most: int) -> tuple[str, object, str]:

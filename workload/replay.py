@@ -18,35 +18,30 @@ from math import gcd, lcm
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.traces.trace import Iteration, Trace
-
-Times = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Timetable:
     """One iteration's computing as offsets from its start, picoseconds.
 
-    forward : int64[layers + 1]
-        Begin of each layer's step; the last entry is the end of the forward pass.
-    ready_at : int64[moments], rising
-        Times at which gradients become ready, never before the end of forward.
+    forward : int64[layers + 1], the begin of each layer's step, and last the end of the forward pass.
+    ready_at : int64[moments], rising: when gradients become ready, never before the end of forward.
     ready : the tensors that become ready at each time.
     backward_end : the end of the backward pass.
     optimizer : duration of the optimiser step.
-    asked_at : int64[communications]
-        Start of the communications that passes wait for.
+    asked_at : int64[communications], the start of those that passes wait for.
     """
 
-    forward: Times
-    ready_at: Times
+    forward: Ints
+    ready_at: Ints
     ready: tuple[tuple[int, ...], ...]
     backward_end: int
     optimizer: int
-    asked_at: Times
+    asked_at: Ints
 
     @classmethod
     def of(cls, captured: Iteration) -> Timetable:
@@ -150,10 +145,7 @@ class Replay:
 
 
 def captured_iterations(trace: Trace, phase: str | None, where: str = "job") -> list[int]:
-    """Return the indices of the trace's iterations of a phase; None: of all.
-
-    Raises ScenarioError if the trace lacks the phase.
-    """
+    """Return the indices of the trace's iterations of a phase; None: of all. Raises ScenarioError if it lacks it."""
     if phase is None:
         return [iteration.index for iteration in trace.iterations]
     if phase not in trace.phases:

@@ -89,7 +89,7 @@ def shift_step(step: Step, jump: StepSkip) -> Step:
     """Return the equal step `jump.steps` steps later."""
     messages = replace(step.messages, **{name: getattr(step.messages, name) + jump.steps for name in RISING_COLUMNS})
     courses = tuple(
-        course._replace(operations=_counted(course.operations, jump.events, course.operations[:, 2] + jump.steps))
+        course._replace(operations=shift_events(course.operations, jump.events, course.operations[:, 2] + jump.steps))
         for course in step.courses
     )
     return replace(step, messages=messages, courses=courses)
@@ -106,7 +106,7 @@ def are_equal_steps(one: Step, first: int, other: Step, begin: int) -> bool:
     for name in EVENT_LISTS:
         same &= all(map(np.array_equal, getattr(one, name), getattr(other, name)))
     for course, other_course in zip(one.courses, other.courses, strict=True):
-        rows, other_rows = _counted(course.operations, -first, None), _counted(other_course.operations, -begin, None)
+        rows, other_rows = shift_events(course.operations, -first), shift_events(other_course.operations, -begin)
         same &= course.process == other_course.process and np.array_equal(rows[:, :2], other_rows[:, :2])
     return bool(same and _messages_alike(one.messages, other.messages))
 
@@ -132,8 +132,8 @@ def _importance_alike(one: PacketImportance, other: PacketImportance) -> bool:
     return all(np.array_equal(one.patterns[which], other.patterns[which]) for which in used)
 
 
-def _counted(operations: Ints, events: int, iterations: Ints | None) -> Ints:
-    """Return a course's operations with shifted events, and new iterations."""
+def shift_events(operations: Ints, events: int, iterations: Ints | None = None) -> Ints:
+    """Return a course's operations with shifted events, and new iterations if given."""
     rows = operations.copy()
     rows[np.isin(rows[:, 0], (FIRE, WAIT)), 1] += events
     if iterations is not None:

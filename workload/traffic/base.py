@@ -38,9 +38,8 @@ class TrafficSetting:
     index : number by name, of all hosts.
     end_ps : no flow starts at this time or later; None for no limit.
     rng : source of every draw; depends on the scenario's seed and the table's name only.
-    node_hosts : int64[nodes] or None
-        If the topology's file numbers its nodes: the host of each, ABSENT if it does not take part, and -1 for a
-        switch.
+    node_hosts : int64[nodes] if the topology's file numbers its nodes: the host of each, ABSENT if it does not take
+        part, -1 for a switch.
     """
 
     where: str
@@ -119,11 +118,8 @@ def rounds(setting: TrafficSetting, table: RepeatedTraffic) -> Iterator[tuple[in
 
 
 def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
-    """Join small parts without edges, whose starts rise, to batches of about `BATCH_FLOWS` flows that start close
-    together.
-
-    Parts that start more than a millisecond apart are not joined, to avoid planning far ahead.
-    """
+    """Join small parts without edges, whose starts rise, to batches of about `BATCH_FLOWS` flows. Parts that start more
+    than a millisecond apart are not joined, to avoid planning far ahead."""
     pending: list[Flows] = []
     count = 0
     for part in parts:
@@ -138,10 +134,8 @@ def in_batches(parts: Iterator[Flows]) -> Iterator[Flows]:
 
 
 def flows_since(parts: Iterator[Flows], since_ps: int) -> Iterator[Flows]:
-    """Yield the flows that begin at `since_ps` or later, with starts relative to it.
-
-    Flows that wait for others are included if all of those are.
-    """
+    """Yield the flows that begin at `since_ps` or later, with starts relative to it. Flows that wait for others are
+    included if all of those are."""
     for part in parts:
         selected = part.start_ps >= since_ps
         edges = np.concatenate((part.edges, part.settled))

@@ -52,42 +52,29 @@ class FlowList(FileTraffic):
         read_flow_list(Path(self.file), f"{setting.where}.file", len(setting.hosts), setting.node_hosts)
 
     def flows_of(self, setting: TrafficSetting) -> Iterator[Flows]:
-        return flow_list(setting, self)
-
-
-def flow_list(setting: TrafficSetting, table: FlowList) -> Iterator[Flows]:
-    """Yield the flows of a `FlowList` table."""
-    hosts = setting.hosts if setting.node_hosts is None else setting.node_hosts
-    rows = read_flow_list(Path(table.file), f"{setting.where}.file", len(setting.hosts), setting.node_hosts)
-    src, dst, nbytes, start = rows.T
-    order = np.argsort(start, kind="stable")
-    start = start[order]
-    if table.align:
-        start = start - start[0]
-    start = start + table.start
-    count = len(order) if setting.end_ps is None else int(np.searchsorted(start, setting.end_ps))
-    for first in range(0, count, BATCH_FLOWS):
-        part = slice(first, min(count, first + BATCH_FLOWS))
-        flow = order[part]
-        yield Flows(
-            hosts[src[flow]], hosts[dst[flow]], nbytes[flow], start[part], np.zeros(len(flow), dtype=np.int64), flow
-        )
+        hosts = setting.hosts if setting.node_hosts is None else setting.node_hosts
+        rows = read_flow_list(Path(self.file), f"{setting.where}.file", len(setting.hosts), setting.node_hosts)
+        src, dst, nbytes, start = rows.T
+        order = np.argsort(start, kind="stable")
+        start = start[order]
+        if self.align:
+            start = start - start[0]
+        start = start + self.start
+        count = len(order) if setting.end_ps is None else int(np.searchsorted(start, setting.end_ps))
+        for first in range(0, count, BATCH_FLOWS):
+            part = slice(first, min(count, first + BATCH_FLOWS))
+            flow = order[part]
+            yield Flows(
+                hosts[src[flow]], hosts[dst[flow]], nbytes[flow], start[part], np.zeros(len(flow), dtype=np.int64), flow
+            )
 
 
 def read_flow_list(path: Path, where: str, hosts: int | None, node_hosts: Ints | None = None) -> Ints:
-    """Return the flows of a file.
+    """Return the flows of a file, int64[flows, 4]: the ends as the file numbers them, bytes, start in picoseconds.
 
-    Parameters
-    ----------
-    path : the file.
     where : the key of the scenario that names it, for messages.
     hosts : number of participating hosts; None if unknown before the network has been read.
     node_hosts : `TrafficSetting.node_hosts` if the ends are node ids of the topology's file.
-
-    Returns
-    -------
-    int64[flows, 4]
-        Source and destination as the file numbers them, bytes, start in picoseconds; by line.
 
     Raises ScenarioError if the file is missing or damaged; the message names the lines.
     """

@@ -35,14 +35,12 @@ class Incast(RepeatedTraffic):
             yield Mistake("fan_in", what, self.fan_in, f"at most {hosts - includes_receiver}")
 
     def flows_of(self, setting: TrafficSetting) -> Iterator[Flows]:
-        return in_batches(_bursts(setting, self))
+        return in_batches(self._bursts(setting))
 
-
-def _bursts(setting: TrafficSetting, table: Incast) -> Iterator[Flows]:
-    receiver = None if table.receiver is None else setting.index[table.receiver]
-    rng = setting.rng
-    n = table.fan_in
-    for number, begin in rounds(setting, table):
-        destination = receiver if receiver is not None else int(rng.choice(setting.hosts))
-        src = np.sort(rng.choice(setting.hosts[setting.hosts != destination], n, replace=False))
-        yield simultaneous(src, np.full(n, destination), table.size, begin, number, number * n + np.arange(n))
+    def _bursts(self, setting: TrafficSetting) -> Iterator[Flows]:
+        receiver = None if self.receiver is None else setting.index[self.receiver]
+        rng, n = setting.rng, self.fan_in
+        for number, begin in rounds(setting, self):
+            destination = receiver if receiver is not None else int(rng.choice(setting.hosts))
+            src = np.sort(rng.choice(setting.hosts[setting.hosts != destination], n, replace=False))
+            yield simultaneous(src, np.full(n, destination), self.size, begin, number, number * n + np.arange(n))

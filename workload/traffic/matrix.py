@@ -80,7 +80,18 @@ class Matrix(FileTraffic):
         self.largest(setting.where, len(setting.hosts))
 
     def flows_of(self, setting: TrafficSetting) -> Iterator[Flows]:
-        return matrix(setting, self)
+        connections, edges, settled = read_matrix(
+            Path(self.file), f"{setting.where}.file", len(setting.hosts), self.start_unit
+        )
+        start = np.array([self.start + max(0, connection.start) for connection in connections], dtype=np.int64)
+        late = np.array([setting.is_over(begin) for begin in start.tolist()])
+        order, edges, settled = _sorted(len(connections), start, edges, settled, late)
+        if not len(order):
+            return
+        rows = [(item.src, item.dst, item.nbytes, item.flow) for item in connections]
+        src, dst, nbytes, flow = np.array(rows, dtype=np.int64)[order].T
+        none = np.zeros(len(order), dtype=np.int64)
+        yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges, settled=settled)
 
 
 @dataclass(frozen=True)
@@ -119,22 +130,6 @@ class MatrixEntries:
     """word -> (line, number)"""
     connections: list[Connection] = field(default_factory=list)
     triggers: dict[int, Trigger] = field(default_factory=dict)
-
-
-def matrix(setting: TrafficSetting, table: Matrix) -> Iterator[Flows]:
-    """Yield the flows of a `Matrix` table, in one batch."""
-    connections, edges, settled = read_matrix(
-        Path(table.file), f"{setting.where}.file", len(setting.hosts), table.start_unit
-    )
-    start = np.array([table.start + max(0, connection.start) for connection in connections], dtype=np.int64)
-    late = np.array([setting.is_over(begin) for begin in start.tolist()])
-    order, edges, settled = _sorted(len(connections), start, edges, settled, late)
-    if not len(order):
-        return
-    rows = [(item.src, item.dst, item.nbytes, item.flow) for item in connections]
-    src, dst, nbytes, flow = np.array(rows, dtype=np.int64)[order].T
-    none = np.zeros(len(order), dtype=np.int64)
-    yield Flows(setting.hosts[src], setting.hosts[dst], nbytes, start[order], none, flow, edges, settled=settled)
 
 
 def read_matrix(

@@ -88,31 +88,27 @@ class Poisson(TrafficTable):
         return "sizes", int(distribution(self.sizes, f"{where}.sizes").size.max())
 
     def flows_of(self, setting: TrafficSetting) -> Iterator[Flows]:
-        return poisson(setting, self)
-
-
-def poisson(setting: TrafficSetting, table: Poisson) -> Iterator[Flows]:
-    """Yield the flows of a table: all draws of a batch at once."""
-    rng, hosts = setting.rng, setting.hosts
-    sizes = distribution(table.sizes, f"{setting.where}.sizes")
-    rates = setting.rates / 8e12 * table.load / sizes.mean  # flows per picosecond
-    total = float(rates.sum())
-    edges = np.cumsum(rates) / total
-    now, drawn, size = table.start, 0, FIRST_BATCH
-    while table.flows is None or drawn < table.flows:
-        if table.flows is not None:
-            size = min(size, table.flows - drawn)
-        start = now + np.cumsum(np.rint(rng.exponential(1 / total, size)).astype(np.int64))
-        src = np.minimum(np.searchsorted(edges, rng.random(size), side="right"), len(hosts) - 1)
-        dst = (src + rng.integers(1, len(hosts), size)) % len(hosts)
-        nbytes = sizes.at(rng.random(size))
-        count = size if setting.end_ps is None else int(np.searchsorted(start, setting.end_ps))
-        if count:
-            ends, none = (hosts[src[:count]], hosts[dst[:count]]), np.zeros(count, dtype=np.int64)
-            yield Flows(*ends, nbytes[:count], start[:count], none, drawn + np.arange(count))
-        if count < size:
-            return
-        now, drawn, size = Ps(int(start[-1])), drawn + size, min(2 * size, BATCH_FLOWS)
+        """Yield flows, with all draws of a batch at once."""
+        rng, hosts = setting.rng, setting.hosts
+        sizes = distribution(self.sizes, f"{setting.where}.sizes")
+        rates = setting.rates / 8e12 * self.load / sizes.mean  # flows per picosecond
+        total = float(rates.sum())
+        edges = np.cumsum(rates) / total
+        now, drawn, size = self.start, 0, FIRST_BATCH
+        while self.flows is None or drawn < self.flows:
+            if self.flows is not None:
+                size = min(size, self.flows - drawn)
+            start = now + np.cumsum(np.rint(rng.exponential(1 / total, size)).astype(np.int64))
+            src = np.minimum(np.searchsorted(edges, rng.random(size), side="right"), len(hosts) - 1)
+            dst = (src + rng.integers(1, len(hosts), size)) % len(hosts)
+            nbytes = sizes.at(rng.random(size))
+            count = size if setting.end_ps is None else int(np.searchsorted(start, setting.end_ps))
+            if count:
+                ends, none = (hosts[src[:count]], hosts[dst[:count]]), np.zeros(count, dtype=np.int64)
+                yield Flows(*ends, nbytes[:count], start[:count], none, drawn + np.arange(count))
+            if count < size:
+                return
+            now, drawn, size = Ps(int(start[-1])), drawn + size, min(2 * size, BATCH_FLOWS)
 
 
 @dataclass(frozen=True, eq=False)

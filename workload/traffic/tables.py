@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.jit.limits import MAX_PACKETS
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.scenarios.schema.network.traffic import TrafficTable
@@ -91,7 +91,7 @@ def _setting(scenario: Scenario, number: int, network: Network) -> TrafficSettin
     )
 
 
-def hosts_of(table: TrafficTable, where: str, network: Network) -> NDArray[np.int64]:
+def hosts_of(table: TrafficTable, where: str, network: Network) -> Ints:
     """Return the numbers of the participating hosts. Errors as in `check_hosts`."""
     cards = network.cards
     named = cards.hosts if table.hosts == "all" else table.hosts
