@@ -60,16 +60,11 @@ def network_of(scenario: Any) -> Network:
 def build_network(topology: Any, link: Any, overrides: Iterable[Any] = ()) -> Network:
     """Build the network of a scenario's topology.
 
-    Parameters
-    ----------
     topology : the scenario's [topology] table, or a networkx graph.
     link : its [link] table: rate (bits/s), latency (ps), loss.
     overrides : its [[link_override]] tables: between, rate, latency, loss.
 
-    Raises
-    ------
-    ScenarioError
-        With all errors of the network.
+    Raises ScenarioError with all errors of the network.
     """
     from gradwire.topology.cables import LinkSpec, Override
 

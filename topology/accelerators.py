@@ -40,10 +40,7 @@ def with_accelerators(network: Network, inside: MachineSpec) -> Network:
     is the scale-up switch, h3.pcie<c> the switch before network card c if accelerators share it. Cables and switches of
     the network keep their order, and their names except for the cards.
 
-    Raises
-    ------
-    ScenarioError
-        If the network cards of a machine cannot be divided among or shared evenly by its accelerators.
+    Raises ScenarioError if the network cards of a machine cannot be divided among or shared evenly by its accelerators.
     """
     machines, gpus = network.cards, inside.gpus
     uneven = [

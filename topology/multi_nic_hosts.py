@@ -28,15 +28,10 @@ from gradwire.topology.cables import Cable, cables_of, card_name
 class HostCards:
     """The network cards of each host.
 
-    Attributes
-    ----------
     hosts : names of the hosts, in the order of their numbers.
-    first : int64[hosts + 1]
-        The cards of host h are the nodes ``first[h] .. first[h + 1] - 1``.
-    machines : int64[hosts] or None
-        If hosts are accelerators, the machine of each. The last card of each host is then its scale-up port.
-    islands : int64[cards] or None
-        If some cards of a network cannot reach each other, equal numbers for those that can.
+    first : int64[hosts + 1]; the cards of host h are the nodes ``first[h] .. first[h + 1] - 1``.
+    machines : int64[hosts] if hosts are accelerators: the machine of each, whose last card is its scale-up port.
+    islands : int64[cards] if some cards of a network cannot reach each other: equal numbers for those that can.
     """
 
     hosts: tuple[str, ...]
@@ -89,12 +84,8 @@ class HostCards:
     def cards(self, src: AnyInts, dst: AnyInts, numbers: AnyInts) -> tuple[Ints, Ints]:
         """Return the source and destination cards of messages with these numbers between these hosts.
 
-        The arguments are arrays that broadcast to one shape.
-
-        Raises
-        ------
-        ScenarioError
-            If the two cards are not connected: accelerators on rails that are separate networks.
+        The arguments are arrays that broadcast to one shape. Raises ScenarioError if the two cards are not connected:
+        accelerators on rails that are separate networks.
         """
         src, dst, numbers = np.broadcast_arrays(src, dst, numbers)
         ends = [np.asarray(self.first[hosts] + numbers % self.network[hosts]) for hosts in (src, dst)]
@@ -114,16 +105,11 @@ def split_hosts(
 ) -> tuple[list[str], HostCards | None, list[Cable], Sequence[int] | None]:
     """Make every card of a host with several cards a separate node.
 
-    Parameters
-    ----------
-    hosts : names, one per host.
     cables : between hosts and switches, which are numbered after them; every host has at least one.
     order : of hosts and switches, or None.
 
-    Returns
-    -------
-    The names of the cards; the cards of each host (None if each host has one); the cables between cards and switches;
-    and the order of cards and switches. Everything is unchanged if no host has several cards.
+    Return the names of the cards; the cards of each host (None if each host has one); the cables between cards and
+    switches; and the order of cards and switches. Everything is unchanged if no host has several cards.
     """
     count = len(hosts)
     by_host = cables_of(count, cables)

@@ -45,24 +45,18 @@ LONGEST_NAME, SHOWN_OF_NAME = 100, 20
 class Network:
     """Nodes and directed links.
 
-    Attributes
-    ----------
-    names : tuple of str, one per node; hosts first, then switches.
-    host_count : int
-        Nodes ``0 .. host_count - 1`` are hosts, or their cards if hosts have several network cards.
-    link_src, link_dst : int32[links]
-        Node ids; links 2i and 2i + 1 are the two directions of cable i.
+    names : one per node; hosts first, then switches.
+    host_count : nodes ``0 .. host_count - 1`` are hosts, or their cards if hosts have several network cards.
+    link_src, link_dst : int32[links], node ids; links 2i and 2i + 1 are the two directions of cable i.
     link_rate : int64[links], bits per second.
     link_latency : int64[links], picoseconds.
     link_loss : float64[links], probability in [0, 1).
-    link_cost : int32[links] or None
-        Routing takes the paths with the smallest sum; None if every link costs 1, so that hops count.
-    order : int32[nodes]
-        All node ids, neighbours close together (pod by pod).  Threads get contiguous pieces of it, so it affects only
-        how much traffic crosses between threads.
+    link_cost : int32[links]; routing takes the paths with the smallest sum. None if every link costs 1.
+    order : int32[nodes], all node ids, neighbours close together (pod by pod). Threads get contiguous pieces of it, so
+        it affects only how much traffic crosses between threads.
     grouped : the cards of each host; None if every host has one card.
-    node_hosts : int64[nodes of the file] or None
-        For a topology file that numbers its nodes: the host number of each in `cards`; -1 for a switch.
+    node_hosts : int64[nodes of the file] if a topology file numbers its nodes: the host number of each in `cards`; -1
+        for a switch.
     """
 
     names: tuple[str, ...]
@@ -132,14 +126,9 @@ class Network:
         return f"{self.names[self.link_src[link]]}->{self.names[self.link_dst[link]]}"
 
     def to_networkx(self) -> networkx.Graph:
-        """Return the network as a networkx graph.
-
-        Returns
-        -------
-        networkx.Graph (MultiGraph if two nodes have several cables)
-            Node attribute `kind`, and `host` of the cards of a host with several; edge attributes `rate` (bits/s),
-            `latency` (ps), `loss`, and `cost` if it is not 1.
-        """
+        """Return the network as a networkx graph, a MultiGraph if two nodes have several cables. Node attribute `kind`,
+        and `host` of the cards of a host with several; edge attributes `rate` (bits/s), `latency` (ps), `loss`, and
+        `cost` if it is not 1."""
         import networkx
 
         pairs = list(zip(self.link_src[::2].tolist(), self.link_dst[::2].tolist(), strict=True))
@@ -177,8 +166,6 @@ def assemble(
 ) -> Network:
     """Check the parts and build the Network.
 
-    Parameters
-    ----------
     hosts, switches : node names; ids count through hosts, then switches.
     cables : between those ids. A host with several becomes several nodes, one per network card.
     order : locality order of all nodes, by default a breadth-first walk.
@@ -187,11 +174,9 @@ def assemble(
     machines : if hosts are accelerators, the machine of each; the last cable of each is then its scale-up port, and the
         scale-up ports may be separate from the rest.
 
-    Raises
-    ------
-    ScenarioError
-        With all errors: duplicate names, host-host cables, hosts without links, loops, rates that are not positive,
-        negative latencies, losses outside [0, 1), costs outside 1 to LARGEST_COST, parts that are not connected.
+    Raises ScenarioError with all errors: duplicate names, host-host cables, hosts without links, loops, rates that are
+    not positive, negative latencies, losses outside [0, 1), costs outside 1 to LARGEST_COST, parts that are not
+    connected.
     """
     cables, unfit = override_cables((*hosts, *switches), len(hosts), cables, overrides)
     refuse_network([*mistakes, *unfit, *_check((*hosts, *switches), len(hosts), cables, where)])

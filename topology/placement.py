@@ -37,13 +37,8 @@ class HostAssignment(NamedTuple):
 
 
 def place_jobs(jobs: Sequence[Any], network: Network, seed: int = 1) -> list[HostAssignment]:
-    """Assign a host to every worker and server of every job. `seed` is the scenario's.
-
-    Raises
-    ------
-    ScenarioError
-        With all errors: names that are not hosts, more workers and servers than hosts.
-    """
+    """Assign a host to every worker and server of every job. `seed` is the scenario's. Raises ScenarioError with all
+    errors: names that are not hosts, more workers and servers than hosts."""
     mistakes: list[Mistake] = []
     taken: set[int] = set()
     for number, job in enumerate(jobs):

@@ -31,18 +31,12 @@ LARGEST_TABLE = 1 << 28
 class Routing:
     """All shortest paths of a network.  Switch indices are node id - host count.
 
-    Attributes
-    ----------
-    edge_of : int32[hosts]
-        The edge switch (index) of every host.
-    up_link, down_link : int32[hosts]
-        The directed links host -> switch and switch -> host.
+    edge_of : int32[hosts], the edge switch (index) of every host.
+    up_link, down_link : int32[hosts], the directed links host -> switch and switch -> host.
     blocks : the group from every switch towards every edge switch.
-    group_first : int64[groups + 1]
-        The links of group g are ``group_links[group_first[g] : group_first[g + 1]]``.
-    group_links : int32[...]
-        The equal-cost egress links (directed link ids, ascending) of all groups, one after the other; the links of a
-        group leave the same switch.
+    group_first : int64[groups + 1]; the links of group g are ``group_links[group_first[g] : group_first[g + 1]]``.
+    group_links : int32[...], the equal-cost egress links (directed link ids, ascending) of all groups, one after the
+        other; the links of a group leave the same switch.
     kinds, columns, hops_of_kinds : kinds of switches and the distances between them, as in
         `gradwire.topology.routing.search.PathCosts`.
     """
@@ -133,14 +127,9 @@ def build_routing(network: Network, without: Collection[int] = ()) -> Routing:
     """Find all shortest paths. No path takes the directed links in `without`; unreachable destinations then have no
     group and no distance.
 
-    Raises
-    ------
-    ScenarioError
-        If the tables would be larger than LARGEST_TABLE, or some edge switch cannot be reached from another switch
-        (only for arrays built by hand, because a Network from `assemble` is connected).
+    Raises ScenarioError if the tables would be larger than LARGEST_TABLE, or some edge switch cannot be reached from
+    another switch (only for arrays built by hand, because a Network from `assemble` is connected).
 
-    Notes
-    -----
     With K kinds of switches, C of them with hosts, L links between kinds and a largest distance of D, the search takes
     about L * C * D / 64 word operations; with S switches, E of them with hosts, the table takes about S * E.
     """

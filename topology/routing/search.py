@@ -9,10 +9,8 @@ bits, so a round is a few bitwise operations: the destinations that a switch rea
 that its neighbours reach in d - 1.  Distances are collected in *bit planes* (plane j has the switches whose distance
 has bit j) and widened to numbers once, at the end.
 
-References
-----------
-Dial: "Algorithm 360: shortest-path forest with topological ordering", CACM 1969, for the rounds by cost [recalled]; the
-bit rows and planes are our choice.
+Source: Dial, "Algorithm 360: shortest-path forest with topological ordering", CACM 1969, for the rounds by cost
+[recalled]; the bit rows and planes are our choice.
 """
 
 from __future__ import annotations
