@@ -45,12 +45,7 @@ class Prerequisites:
 def find_prerequisites(scenario: Scenario, trace: Trace | None = None) -> Prerequisites:
     """Load and check the prerequisites of a scenario; `trace` replaces the traces of its jobs.
 
-    Raises
-    ------
-    ScenarioError
-        Something does not fit: with every mistake of the first part that has any.
-    TraceError
-        A trace is missing or damaged.
+    Raises ScenarioError with every mistake of the first part that has any, TraceError if a trace is missing or damaged.
     """
     traces = load_traces(scenario, trace)
     _check_groups(scenario, traces)
@@ -178,12 +173,8 @@ def _check_size(network: Network) -> None:
 def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
     """Return the trace of every job; a trace that several jobs name is loaded once.
 
-    Raises
-    ------
-    TraceError
-        A trace is missing or damaged.
-    ScenarioError
-        Jobs name a phase that their trace lacks, or have a `compute_scale` for another trace than `trace`.
+    Raises TraceError if a trace is missing or damaged, ScenarioError if jobs name a phase that their trace lacks, or have
+    a `compute_scale` for another trace than `trace`.
     """
     loaded: dict[str, Trace] = {}
     traces = []

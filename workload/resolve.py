@@ -43,8 +43,6 @@ class Resolved(NamedTuple):
 def resolve(scenario: Scenario, trace: Trace | None = None) -> Resolved:
     """Return the network and the program of a scenario's hosts, as data.
 
-    Parameters
-    ----------
     trace : replayed by every job instead of the traces that they name.
 
     Raises ScenarioError or TraceError if the input cannot be run; or there is traffic without an end, or hosts have

@@ -43,8 +43,6 @@ def unloaded_times(
 ) -> Ints:
     """Return the picoseconds from entering the NIC to delivery of messages on the empty network: int64[n].
 
-    Parameters
-    ----------
     src, dst, nbytes : int64[n].
     payload, overhead : bytes of a full packet, and of headers, of the transport.
     balancing : the scenario's load balancing.

@@ -58,8 +58,6 @@ class TicTac(SchedulerTable):
 def tac_order(times: Sequence[float], computing: Mapping[Any, tuple[float, Sequence[int]]]) -> list[int]:
     """Return the TAC order of transfers.
 
-    Parameters
-    ----------
     times : duration of every transfer.
     computing : pieces of computation: duration, and all transfers needed before, including those of earlier pieces.
     """
