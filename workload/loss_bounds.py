@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.scenarios.arrays import Flags
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loss import LossAllowance
 from gradwire.scenarios.schema.job.loss_bound import Bound
@@ -59,7 +59,7 @@ class JobLossBounds:
         return [self._norm(self._captured(worker, iteration)) for worker in range(self._table.workers)]
 
     def of(
-        self, iteration: int, back: NDArray[np.bool_], worker: Ints, sets: Sequence[Sequence[int]], which: Ints
+        self, iteration: int, back: Flags, worker: Ints, sets: Sequence[Sequence[int]], which: Ints
     ) -> LossAllowance:
         """Return the allowed loss of an iteration's messages.
 

@@ -173,8 +173,8 @@ def _check_size(network: Network) -> None:
 def load_traces(scenario: Scenario, trace: Trace | None) -> list[Trace]:
     """Return the trace of every job; a trace that several jobs name is loaded once.
 
-    Raises TraceError if a trace is missing or damaged, ScenarioError if jobs name a phase that their trace lacks, or have
-    a `compute_scale` for another trace than `trace`.
+    Raises TraceError if a trace is missing or damaged, ScenarioError if jobs name a phase that their trace lacks, or
+    have a `compute_scale` for another trace than `trace`.
     """
     loaded: dict[str, Trace] = {}
     traces = []

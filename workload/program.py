@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.workload.csr import CsrLists
 
 COMPUTE, WAIT, FIRE, UNTIL, NOTE = range(5)
@@ -157,12 +156,12 @@ class Messages:
     dst: Ints
     nbytes: Ints
     priority: Ints
-    bound: NDArray[np.float64]
+    bound: Floats
     rank: Ints
     captured: Ints
     first: Ints
     important: Sequence[Any]
-    share: NDArray[np.float64] = None  # type: ignore[assignment]
+    share: Floats = None  # type: ignore[assignment]
     pool: Ints = None  # type: ignore[assignment]
     turn: Ints = None  # type: ignore[assignment]
 

@@ -6,6 +6,7 @@ several tables, one below the other.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -227,6 +228,13 @@ def print_rows(names: Sequence[str], rows: Sequence[TableRow], title: str, file:
             is_last = index + 1 == len(lines) or lines[index + 1].section
             table.add_row(row.label, *row.cells, end_section=is_last)
         console.print(table)
+
+
+def table_text(names: Sequence[str], rows: Sequence[TableRow], title: str) -> str:
+    """Return what `print_rows` prints."""
+    text = io.StringIO()
+    print_rows(names, rows, title, text)
+    return text.getvalue()
 
 
 def print_grid(grid: Grid) -> None:

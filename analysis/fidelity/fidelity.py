@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.analysis.comparison.pooled_runs import key_with_seed
 from gradwire.analysis.comparison.tables import KIND_LABELS
@@ -33,14 +32,13 @@ from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.loss_bound_check import check_loss_invariant
 from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS
-from gradwire.scenarios.arrays import AnyInts
+from gradwire.scenarios.arrays import AnyInts, Floats, Ints
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.schema.fidelity import Fidelity
 
 FORMAT = 1
 """Version of fidelity.json."""
 MESSAGE_KEY = ("job", "kind", "iteration", "tensor", "part", "src", "dst")
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Agreement:
     ports: list[Json]
     classes: list[Json]
     matched: int
-    ratios: NDArray[np.float64] = field(repr=False)
+    ratios: Floats = field(repr=False)
 
     @property
     def missed(self) -> list[Measure]:
@@ -160,7 +158,7 @@ def mean_completion(sim: Result, emu: Result) -> tuple[float, float] | None:
     return (float(first.mean()), float(second.mean())) if len(first) else None
 
 
-def relative_differences(sim: AnyInts, emu: AnyInts) -> NDArray[np.float64]:
+def relative_differences(sim: AnyInts, emu: AnyInts) -> Floats:
     """Return absolute relative differences of arrays; 1 where `sim` is 0 and `emu` is not."""
     sim, emu = np.asarray(sim, dtype=np.float64), np.asarray(emu, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -216,9 +214,9 @@ class _Matched:
         self.values = [{name: column[delivered] for name, column in run.items()} for run in values]
         if not self.keys:
             self.faults.append("no message was delivered in both runs")
-        self.taken: list[Integers] = [run["end_ps"] - run["start_ps"] for run in self.values]
+        self.taken: list[Ints] = [run["end_ps"] - run["start_ps"] for run in self.values]
 
-    def groups(self, *parts: str) -> dict[tuple[Any, ...], Integers]:
+    def groups(self, *parts: str) -> dict[tuple[Any, ...], Ints]:
         """Return rows by some parts of their keys, in order of appearance."""
         indices = [MESSAGE_KEY.index(part) for part in parts]
         rows_by_group: dict[tuple[Any, ...], list[int]] = {}
@@ -226,7 +224,7 @@ class _Matched:
             rows_by_group.setdefault(tuple(key[index] for index in indices), []).append(row)
         return {group: np.array(rows) for group, rows in rows_by_group.items()}
 
-    def ratios(self) -> NDArray[np.float64]:
+    def ratios(self) -> Floats:
         """Return emulated over simulated completion time of every message."""
         return np.asarray(self.taken[1] / np.maximum(self.taken[0], 1))
 
@@ -289,7 +287,7 @@ def _named(result: Result, key: tuple[Any, ...]) -> tuple[Any, ...]:
     return key_with_seed(result, key[: len(MESSAGE_KEY)], MESSAGE_KEY.index("iteration"))
 
 
-def _rate(values: Mapping[str, Integers], rows: Integers) -> float:
+def _rate(values: Mapping[str, Ints], rows: Ints) -> float:
     """Return bits per second delivered by some messages, over the time in which at least one was under way."""
     order = rows[np.argsort(values["start_ps"][rows], kind="stable")]
     start, end = values["start_ps"][order], np.maximum.accumulate(values["end_ps"][order])

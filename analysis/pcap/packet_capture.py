@@ -30,6 +30,7 @@ from gradwire.analysis.pcap.pcapng import Frames, write_pcapng
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.folders.output_folder import new_file
 from gradwire.result_store.result import Result
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.wire import (
@@ -47,7 +48,6 @@ from gradwire.scenarios.wire import (
 if TYPE_CHECKING:
     import pyarrow
 
-Integers = NDArray[np.int64]
 
 BLOCK_FRAMES = 1 << 16
 """Frames per block of work."""
@@ -112,7 +112,7 @@ class MessageColumns:
         jobs = table["job"].to_pylist()
         if unknown := set(jobs) - set(transports):
             raise ResultError(f"has no transport of {min(unknown)!r}", "result.json", "one for every job and traffic")
-        self._columns: dict[str, Integers] = {
+        self._columns: dict[str, Ints] = {
             "wire": np.array([wires.index(transports[job]["wire"]) for job in jobs], dtype=np.int64),
             "payload": np.array([transports[job]["payload"] for job in jobs], dtype=np.int64),
             "overhead": np.array([transports[job]["overhead"] for job in jobs], dtype=np.int64),
@@ -122,13 +122,13 @@ class MessageColumns:
         for name in ("message", "bytes"):
             self._columns[name] = to_numpy(table[name]).astype(np.int64)
 
-    def of(self, numbers: Integers) -> dict[str, Integers]:
+    def of(self, numbers: Ints) -> dict[str, Ints]:
         """Return the columns of some messages; pause frames, which belong to none, get those of any."""
         rows = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
         return {name: values[rows] for name, values in self._columns.items()}
 
 
-def make_frames(packets: pyarrow.Table, interface: Integers, messages: MessageColumns) -> Frames:
+def make_frames(packets: pyarrow.Table, interface: Ints, messages: MessageColumns) -> Frames:
     """Build the frames of some rows of the packet log."""
     names = "message packet bytes priority important marked trimmed echo argument start_ps".split()
     log: Json = {name: to_numpy(packets[name]).astype(np.int64) for name in names}
@@ -151,7 +151,7 @@ def make_frames(packets: pyarrow.Table, interface: Integers, messages: MessageCo
     return Frames(interface, log["start_ps"] // 1000, length, np.minimum(captured, length), data)
 
 
-def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -> Json:
+def field_values(wire: str, log: dict[str, Ints], of: dict[str, Ints]) -> Json:
     """Return the header fields of packets of one wire format, by "header.field"; absent ones are zero."""
     kind, packet, argument = log["kind"], log["packet"], log["argument"]
     forward = np.isin(kind, FORWARD)
@@ -204,7 +204,7 @@ def field_values(wire: str, log: dict[str, Integers], of: dict[str, Integers]) -
     return values
 
 
-def _gradwire_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers, content: Integers) -> Json:
+def _gradwire_fields(log: dict[str, Ints], of: dict[str, Ints], begin: Ints, content: Ints) -> Json:
     """Return fields of gradwire's header, for `content` bytes of payload from byte `begin` of the message."""
     shifted = [log[name] * (mask & -mask) for name, mask in GRADWIRE_FLAGS.items()]
     return {
@@ -216,7 +216,7 @@ def _gradwire_fields(log: dict[str, Integers], of: dict[str, Integers], begin: I
     }
 
 
-def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integers) -> Json:
+def _roce_fields(log: dict[str, Ints], of: dict[str, Ints], begin: Ints) -> Json:
     kind, is_data = log["kind"], log["kind"] == DATA
     first, last = begin == 0, begin + of["payload"] >= of["bytes"]
     send = np.where(first & last, 4, np.where(first, 0, np.where(last, 2, 1)))
@@ -231,7 +231,7 @@ def _roce_fields(log: dict[str, Integers], of: dict[str, Integers], begin: Integ
     }
 
 
-def pause_values(classes: Integers) -> Json:
+def pause_values(classes: Ints) -> Json:
     """Return the fields of pause frames: the queues to stop, for the longest time or until the next frame."""
     return {
         "ethernet.destination": PAUSE_ADDRESS,
@@ -243,7 +243,7 @@ def pause_values(classes: Integers) -> Json:
     }
 
 
-def write_headers(data: NDArray[np.uint8], rows: Integers, headers: Sequence[str], values: Json) -> None:
+def write_headers(data: NDArray[np.uint8], rows: Ints, headers: Sequence[str], values: Json) -> None:
     """Write headers into rows of bytes, field by field."""
     at = 0
     for header in headers:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.analysis.metrics import DROPS, percentile, ran_on
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
+from gradwire.scenarios.arrays import Floats, Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.units import format_time
@@ -35,7 +35,6 @@ from gradwire.traces.storage.memory_limits import refuse_beyond
 if TYPE_CHECKING:
     import pyarrow
 
-Integers = NDArray[np.int64]
 
 FORMAT = 1
 """Version of the `--json` output."""
@@ -58,8 +57,8 @@ class PortSeries:
 
     port: str
     period_ps: int
-    queue_bytes: Integers
-    utilisation: NDArray[np.float64]
+    queue_bytes: Ints
+    utilisation: Floats
 
 
 def chosen_ports(result: Result, wanted: Sequence[str]) -> list[str]:
@@ -111,7 +110,7 @@ def series(result: Result, ports: Sequence[str] | None = None) -> list[PortSerie
     return all_series
 
 
-def _period(result: Result, times: Integers) -> int:
+def _period(result: Result, times: Ints) -> int:
     """Return the sampling period (ps) of the scenario; sample times do not determine it, as there may be few."""
     period = int(result.summary.get("sample_period_ps") or 0)
     if period <= 0 or (times % period).any():
@@ -122,7 +121,7 @@ def _period(result: Result, times: Integers) -> int:
     return period
 
 
-def _utilisation(begun: Integers, full: float) -> NDArray[np.float64]:
+def _utilisation(begun: Ints, full: float) -> Floats:
     """Return per period the share of a link's capacity, from the bytes begun by its end. Bytes beyond the capacity
     count in the next period, and so on: every byte counts once."""
     most = full * np.arange(len(begun))
@@ -130,7 +129,7 @@ def _utilisation(begun: Integers, full: float) -> NDArray[np.float64]:
     return np.minimum(np.diff(carried, prepend=0.0) / full, 1.0)  # exceeds 1 only by rounding
 
 
-def _at_multiples(times: Integers, queue: Integers, sent: Integers) -> tuple[int, Integers, Integers, Integers]:
+def _at_multiples(times: Ints, queue: Ints, sent: Ints) -> tuple[int, Ints, Ints, Ints]:
     """Return the median time between two samples, and samples `[time, port]` moved to its multiples."""
     period = max(1, int(np.median(np.diff(times, prepend=0))), int(times[-1]) // MOST_SAMPLES)
     grid = period * np.arange(1, -(-int(times[-1]) // period) + 1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
 from statistics import fmean, median
-from typing import Any, TextIO
+from typing import Any
 
-from gradwire.analysis.comparison.tables import TableRow, print_rows
+from gradwire.analysis.comparison.tables import TableRow
 from gradwire.analysis.confidence_intervals import MIN_VALUES, shown_half_width
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.readable import accuracy_text, share_text, size_text, time_text
@@ -88,16 +87,9 @@ def rows_by_seed(arms: Sequence[TrainingArm]) -> list[TableRow]:
     ]
 
 
-def print_over(arms: Sequence[TrainingArm], until: float | None = None, file: TextIO | None = None) -> None:
-    """Print the table to stdout or a file."""
-    print_rows([arm.name for arm in arms], rows_over(arms, until), "mean over the seeds", file)
-
-
-def table_over(arms: Sequence[TrainingArm], until: float | None = None) -> str:
-    """Return the table as plain text."""
-    text = io.StringIO()
-    print_over(arms, until, text)
-    return text.getvalue()
+def table_over(arms: Sequence[TrainingArm], until: float | None = None) -> tuple[list[str], list[TableRow], str]:
+    """Return the arguments of `print_rows` for the table."""
+    return [arm.name for arm in arms], rows_over(arms, until), "mean over the seeds"
 
 
 _FIGURES: Mapping[str, Callable[[TrainingResult], float]] = {

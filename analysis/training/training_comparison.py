@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from matplotlib.figure import Figure
 
 from gradwire.analysis.comparison.plots import line_style
-from gradwire.analysis.comparison.tables import TableRow, print_rows
+from gradwire.analysis.comparison.tables import TableRow
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.readable import accuracy_text, share_text, size_text, time_text
 
@@ -88,18 +86,9 @@ def _pulled(trainings: Sequence[TrainingResult]) -> list[tuple[str, list[str]]]:
     return [("sent by servers", [size_text(total) if total else "not counted" for total in sums])]
 
 
-def print_training_runs(
-    trainings: Sequence[TrainingResult], until: float | None = None, file: TextIO | None = None
-) -> None:
-    """Print the table to stdout or a file."""
-    print_rows([run.name for run in trainings], rows_of(trainings, until), "training", file)
-
-
-def table_text(trainings: Sequence[TrainingResult], until: float | None = None) -> str:
-    """Return the table as plain text."""
-    text = io.StringIO()
-    print_training_runs(trainings, until, text)
-    return text.getvalue()
+def table_of(trainings: Sequence[TrainingResult], until: float | None = None) -> tuple[list[str], list[TableRow], str]:
+    """Return the arguments of `print_rows` for the table."""
+    return [run.name for run in trainings], rows_of(trainings, until), "training"
 
 
 def draw_training_runs(trainings: Sequence[TrainingResult]) -> Figure:
@@ -162,13 +151,8 @@ def _middle(lines: Sequence[Line]) -> Line:
     return [(_mean([x for x, _ in points]), _mean([y for _, y in points])) for points in zip(*lines, strict=True)]
 
 
-def save_training_runs(trainings: Sequence[TrainingResult], path: Path) -> None:
-    """Write the figure in the format of the path's ending."""
-    save_arms([(run.name, [run]) for run in trainings], path)
-
-
 def save_arms(arms: Sequence[tuple[str, Sequence[TrainingResult]]], path: Path) -> None:
-    """Write the figure of arms trained from several seeds."""
+    """Write the figure of `draw_arms` in the format of the path's ending."""
     from gradwire.analysis.figure_files import save_figure
 
     save_figure(draw_arms(arms), path)

@@ -7,12 +7,12 @@ import itertools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from gradwire.scenarios.arrays import Floats
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import change_text, share_text, size_text
 from gradwire.scenarios.terminal_text import console as escaping_console
@@ -150,7 +150,7 @@ def phase_times(trace: Trace, members: list[int]) -> dict[str, int]:
     }
 
 
-def tensor_means(trace: Trace, iteration: int) -> NDArray[np.float64]:
+def tensor_means(trace: Trace, iteration: int) -> Floats:
     """Return mean |g| over the elements of each tensor in the gradient's own units, float64 [T]. The last, shorter
     chunk of a tensor counts by its elements."""
     means = np.empty(len(trace.tensors))

@@ -23,9 +23,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, new_folder
+from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text, size_unit
@@ -61,7 +61,7 @@ def plot_trace(trace: Trace, out: Path, iteration: int = 0) -> list[Path]:
     return [out / name for name in figures]
 
 
-def backward_spans(trace: Trace, iteration: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def backward_spans(trace: Trace, iteration: int) -> tuple[Ints, Ints]:
     """Return (begin, end) of each layer's backward pass in picoseconds, int64 [L] each; -1 for a layer without
     gradient. A layer ends when the last of its gradients is ready and begins where the previous layer ended, the first
     one at the end of the forward pass; see the module docstring."""
@@ -186,9 +186,7 @@ def magnitude_figure(trace: Trace) -> Figure:
     return figure
 
 
-def layer_quantiles(
-    trace: Trace, iterations: Sequence[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def layer_quantiles(trace: Trace, iterations: Sequence[int]) -> tuple[Floats, Floats, Floats]:
     """Return the distribution of each layer's chunks, pooled over `iterations`. It consists of quantiles of mean |g|
     over nonzero chunks, float64 [len(QUANTILES), L]; the share of zero chunks, float64 [L]; the largest |g|, float64
     [L]. NaN where there are no values (no tensors, or all zero)."""
@@ -211,9 +209,7 @@ def layer_quantiles(
     return quantiles, zero, top
 
 
-def _draw_quantiles(
-    axes: Axes, quantiles: NDArray[np.float64], top: NDArray[np.float64], kind: NDArray[np.bool_], colour: str
-) -> None:
+def _draw_quantiles(axes: Axes, quantiles: Floats, top: Floats, kind: Flags, colour: str) -> None:
     low, lower, middle, upper, high = quantiles
     at = np.flatnonzero(kind & np.isfinite(middle))
     # A layer of few chunks has almost no spread: stretched by 8 % each way its bar is still visible.
@@ -224,7 +220,7 @@ def _draw_quantiles(
     axes.plot(at, top[at], ".", color="black", markersize=3)
 
 
-def _limits(values: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+def _limits(values: Sequence[Floats]) -> tuple[float, float]:
     """Return the limits of a logarithmic axis that show all of `values`, with a small margin."""
     finite = np.concatenate([array[np.isfinite(array)].reshape(-1) for array in values])
     return (float(finite.min()) / 1.6, float(finite.max()) * 1.6) if len(finite) else (1e-3, 1.0)

@@ -170,18 +170,19 @@ def _in_order(runs_by_number: Mapping[int, TrainingResult]) -> list[TrainingResu
 
 def _print_runs(runs: Sequence[TrainingResult], target: float | None, as_json: bool, seeded: bool) -> None:
     """Print the training runs, their notes, or their JSON."""
-    from gradwire.analysis.training.seed_statistics import arms_of, figures_of, print_over
+    from gradwire.analysis.comparison.tables import print_rows
+    from gradwire.analysis.training.seed_statistics import arms_of, figures_of, table_over
 
     if as_json:
         listed = [{**run.summary, "scores": _plain(list(run.scores)), "diverged": run.diverged} for run in runs]
         arms = {"arms": _plain(figures_of(arms_of(runs), target))} if seeded else {}
         typer.echo(json.dumps({"trainings": listed, **arms}))
     elif seeded:
-        print_over(arms_of(runs), target)
+        print_rows(*table_over(arms_of(runs), target))
     else:
-        from gradwire.analysis.training.training_comparison import print_training_runs
+        from gradwire.analysis.training.training_comparison import table_of
 
-        print_training_runs(runs, target)
+        print_rows(*table_of(runs, target))
     notes = [note for run in runs for lines in (_replay_words, _engine_words, _device_words) for note in lines(run)]
     for note in dict.fromkeys(notes):
         typer.echo(note, err=True)
@@ -195,18 +196,19 @@ def _write_summaries(
     runs: Sequence[TrainingResult], target: float | None, out: Path, folders: Sequence[Path], plots: str
 ) -> None:
     """Write tables and plots of the training runs into their folders."""
+    from gradwire.analysis.comparison.tables import table_text
     from gradwire.analysis.training.seed_statistics import arms_of, table_over
-    from gradwire.analysis.training.training_comparison import save_arms, save_training_runs, table_text
+    from gradwire.analysis.training.training_comparison import save_arms, table_of
     from gradwire.result_store.training_result import write_table
 
     for seed, folder in enumerate(folders, 1):
         seed_runs = [run for run in runs if folder == out or run.seed == seed]
         if seed_runs:
-            write_table(folder, table_text(seed_runs, target))
-            save_training_runs(seed_runs, folder / f"accuracy.{plots}")
+            write_table(folder, table_text(*table_of(seed_runs, target)))
+            save_arms([(run.name, [run]) for run in seed_runs], folder / f"accuracy.{plots}")
     if list(folders) != [out]:
         arms = arms_of(runs)
-        write_table(out, table_over(arms, target))
+        write_table(out, table_text(*table_over(arms, target)))
         save_arms([(arm.name, arm.trainings) for arm in arms], out / f"accuracy.{plots}")
 
 

@@ -9,9 +9,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradwire.scenarios.arrays import Flags, Floats, Ints
+from gradwire.scenarios.arrays import AnyArray, Flags, Floats, Ints
 from gradwire.traces.formats.draft import Draft
 
 CLOCK_US = 2.0
@@ -36,7 +35,7 @@ class Kernels:
     name: Ints
     is_kernel: Flags
 
-    def take(self, which: NDArray[np.generic]) -> Kernels:
+    def take(self, which: AnyArray) -> Kernels:
         """Return the kernels at these indices, or where this mask is true."""
         return Kernels(**{key: column[which] for key, column in vars(self).items()})
 
