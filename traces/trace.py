@@ -249,11 +249,10 @@ def scale_exponents(largest: Floats) -> Ints:
     return np.where(largest > 0, 15 - exponent.astype(np.int64), 0)
 
 
-def to_float16(values: NDArray[np.floating], exponent: int) -> Float16s:
+def to_float16(values: NDArray[np.floating], exponent: int | Ints) -> Float16s:
     """Return `values` * 2**exponent as float16; nonzero values stay at least the smallest float16."""
     halves = np.ldexp(values.astype(np.float64), exponent).astype(np.float16)
-    vanished = (halves == 0) & (values > 0)
-    halves[vanished] = np.finfo(np.float16).smallest_subnormal
+    halves[(halves == 0) & (values > 0)] = np.finfo(np.float16).smallest_subnormal
     return halves
 
 

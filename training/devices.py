@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gradwire.traces.devices import device_name
+from gradwire.training.reducers.state import map_tensors
 
 CPU = torch.device("cpu")
 WORKSPACE, REPEATS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -105,13 +106,7 @@ class Stopwatch:
 
 def to_device(saved: Any, device: torch.device) -> Any:
     """Return nested lists, tuples and dictionaries with all tensors on a device, such as those of a checkpoint."""
-    if isinstance(saved, Tensor):
-        return saved.to(device)
-    if isinstance(saved, dict):
-        return {key: to_device(value, device) for key, value in saved.items()}
-    if isinstance(saved, (list, tuple)):
-        return type(saved)(to_device(item, device) for item in saved)
-    return saved
+    return map_tensors(lambda tensor: tensor.to(device), saved)
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

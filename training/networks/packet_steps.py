@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.result_store.table_schema import KINDS
-from gradwire.scenarios.arrays import Flags, Ints
+from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.lazily import Tensor, torch
-from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents
+from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents, to_float16
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
 from gradwire.workload.replay import CapturedIterations
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 EXCHANGES = ("parameter_server", "ring", "overlapped")
 """Exchanges that can be trained over; simulated jobs have more."""
 CHUNK_BYTES = 4 * CHUNK_ELEMENTS
-Floats = NDArray[np.float64]
 
 
 def check_exchange(job: Job) -> None:
@@ -139,7 +137,7 @@ class StepTraceMaker:
         per_chunk = np.repeat(exponents, counts)
         tensors = _tensors(infos, sent, layout.sizes[sent] // 4, exponents)
         iterations = [self._iteration(pushed, worker, len(layers), sent) for worker in range(self.workers)]
-        mean_halves, largest_halves = (_as_float16(values, per_chunk) for values in (mean, largest))
+        mean_halves, largest_halves = (to_float16(values, per_chunk) for values in (mean, largest))
         return Trace({"name": "step"}, layers, tensors, iterations, mean_halves, largest_halves)
 
     def answer(self, infos: Sequence[TensorInfo], nbytes: Ints, step: int) -> Trace:
@@ -247,12 +245,6 @@ def _unit_magnitudes(pushed: Pushed, worker: int, units: Ints) -> Floats:
     if not known.all():  # diverging: a value larger than any packet's sum
         sizes[~known] = 2**20 * sizes[known].max(initial=1.0)
     return sizes
-
-
-def _as_float16(values: Floats, exponents: Ints) -> NDArray[np.float16]:
-    halves = np.ldexp(values, exponents).astype(np.float16)
-    halves[(halves == 0) & (values > 0)] = np.finfo(np.float16).smallest_subnormal
-    return halves
 
 
 def masks_of(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gradwire.scenarios.errors import ScenarioError
@@ -71,10 +73,14 @@ def zero_nonfinite(remembered: Tensor) -> Tensor:
     return remembered.nan_to_num(0.0, 0.0, 0.0)
 
 
-def cloned(saved: Any) -> Any:
-    """Return nested lists, tuples and dictionaries, such as those of a checkpoint, with copies of all tensors."""
+def map_tensors(change: Callable[[Tensor], Tensor], saved: Any) -> Any:
+    """Return nested lists, tuples and dictionaries, such as those of a checkpoint, with all tensors changed."""
     if isinstance(saved, dict):
-        return {key: cloned(value) for key, value in saved.items()}
+        return {key: map_tensors(change, value) for key, value in saved.items()}
     if isinstance(saved, list | tuple):
-        return type(saved)(cloned(item) for item in saved)
-    return saved.clone() if hasattr(saved, "clone") else saved
+        return type(saved)(map_tensors(change, item) for item in saved)
+    return change(saved) if isinstance(saved, torch.Tensor) else saved
+
+
+cloned: Callable[[Any], Any] = partial(map_tensors, lambda tensor: tensor.clone())
+"""Return the same with copies of all tensors."""
