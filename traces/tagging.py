@@ -80,16 +80,13 @@ def layer_priorities(trace: Trace, classes: Sequence[int]) -> Ints:
     than a group leaves some classes unused."""
     if not classes:
         raise ValueError("no priority classes given")
-    total = sum(tensor.bytes for tensor in trace.tensors)
-    group = np.minimum(twice_middles(trace) * len(classes) // (2 * total), len(classes) - 1)
+    group = np.minimum(twice_middles(trace) * len(classes) // (2 * trace.total_bytes), len(classes) - 1)
     return np.asarray(classes, dtype=np.int64)[group]
 
 
 def twice_middles(trace: Trace) -> Ints:
     """Return for each tensor where the middle of its layer's bytes is, doubled to stay in integers, int64 [T]."""
-    layer_bytes = np.zeros(len(trace.layers), dtype=np.int64)
-    for tensor in trace.tensors:
-        layer_bytes[tensor.layer] += tensor.bytes
+    layer_bytes = trace.layer_bytes
     return (2 * np.cumsum(layer_bytes) - layer_bytes)[[tensor.layer for tensor in trace.tensors]]
 
 
@@ -164,8 +161,7 @@ class Tagger:
         fraction = self._tagging.important_fraction
         if not self._tagging.important_rises or fraction in (0, 1):
             return np.full(len(self._trace.tensors), fraction)
-        middles = twice_middles(self._trace)
-        return (middles / (2 * sum(tensor.bytes for tensor in self._trace.tensors))) ** (1 / fraction - 1)
+        return (twice_middles(self._trace) / (2 * self._trace.total_bytes)) ** (1 / fraction - 1)
 
     def _decide(self, iteration: int, tensor: int, first: int, count: int, per_packet: int) -> Flags:
         tagging, info = self._tagging, self._trace.tensors[tensor]

@@ -166,6 +166,19 @@ class Trace:
         """Gradient bytes of one iteration."""
         return sum(tensor.bytes for tensor in self.tensors)
 
+    @property
+    def layer_bytes(self) -> Ints:
+        """Gradient bytes of each layer, int64 [L]."""
+        sizes = np.zeros(len(self.layers), dtype=np.int64)
+        np.add.at(sizes, [tensor.layer for tensor in self.tensors], [tensor.bytes for tensor in self.tensors])
+        return sizes
+
+    def layer_ready(self, iteration: int) -> Ints:
+        """Return the latest ready time of each layer, int64 [L]; -1 for layers without gradient."""
+        ready = np.full(len(self.layers), -1, dtype=np.int64)
+        np.maximum.at(ready, [tensor.layer for tensor in self.tensors], self.iterations[iteration].ready_ps)
+        return ready
+
     def sample_of(self, iteration: int) -> int:
         """Return the sampled iteration whose magnitudes `iteration` uses. It is `iteration` itself if sampled, else the
         nearest one of its phase and rank, the earlier of two equally near."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gradwire.traces.trace import Trace
+from gradwire.workload.csr import starts_of
 from gradwire.workload.program import (
     BACKWARD_END,
     COMPUTE,
@@ -58,10 +59,7 @@ class WorkerOperations:
     def __init__(self, table: Any, trace: Trace, exchange: Exchange) -> None:
         """`table` : the scenario's [[job]]."""
         self._table, self._trace, self._exchange = table, trace, exchange
-        nbytes = np.zeros(len(trace.layers) + 1, dtype=np.int64)
-        for tensor in trace.tensors:
-            nbytes[tensor.layer + 1] += tensor.bytes
-        self._cumulated = np.cumsum(nbytes)  # bytes of the layers before each
+        self._cumulated = starts_of(trace.layer_bytes)  # bytes of the layers before each
         self._layer_of = np.array([tensor.layer for tensor in trace.tensors])
         calls = [(call.turn == "backward", call.layer, n) for n, call in enumerate(trace.communications)]
         self._forward_calls, self._backward_calls = (

@@ -19,7 +19,7 @@ from rich.table import Column, Table
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text
 from gradwire.scenarios.terminal_text import console as escaping_console
-from gradwire.traces.tools.info import phase_times, tensor_means
+from gradwire.traces.tools.info import phase_times, sampled_of, tensor_means
 from gradwire.traces.trace import Trace
 
 TIMES = {
@@ -128,7 +128,7 @@ def _timing(a: Trace, first: list[int], b: Trace, second: list[int]) -> Json:
 
 def _magnitudes(a: Trace, first: list[int], b: Trace, second: list[int], pairs: list[tuple[int, int]]) -> Json:
     equal_pairs = [(in_a, in_b) for in_a, in_b in pairs if a.tensors[in_a].numel == b.tensors[in_b].numel]
-    sampled_a, sampled_b = _sampled(a, first), _sampled(b, second)
+    sampled_a, sampled_b = sampled_of(a, first), sampled_of(b, second)
     means_a = np.median([tensor_means(a, index) for index in sampled_a], axis=0)
     means_b = np.median([tensor_means(b, index) for index in sampled_b], axis=0)
     sizes = np.array([a.tensors[in_a].numel for in_a, _ in equal_pairs], dtype=np.float64)
@@ -164,11 +164,6 @@ def _shift(row: Json) -> float:
     if row["log2_ratio"] is not None:
         return abs(float(row["log2_ratio"]))
     return 0.0 if row["a"] == row["b"] else math.inf
-
-
-def _sampled(trace: Trace, members: list[int]) -> list[int]:
-    sampled = set(trace.sampled)
-    return [index for index in members if index in sampled]
 
 
 def _chunk_average(trace: Trace, members: list[int], tensor: int) -> NDArray[np.float32]:

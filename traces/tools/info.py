@@ -33,7 +33,7 @@ def info(trace: Trace) -> Json:
     back, in any iteration. `iteration_ps_by_rank` has the median iteration of each recorded worker. Magnitudes are
     medians over the sampled iterations.
     """
-    layer_bytes = _layer_bytes(trace)
+    layer_bytes = trace.layer_bytes
     return {
         "name": trace.name,
         "digest": trace.digest(),
@@ -99,26 +99,17 @@ def _graphs(trace: Trace) -> Json | None:
     return {"ranks": graphs.ranks, "nodes": len(graphs.names), "calls": totals}
 
 
-def _layer_bytes(trace: Trace) -> np.ndarray:
-    sizes = np.zeros(len(trace.layers), dtype=np.int64)
-    for tensor in trace.tensors:
-        sizes[tensor.layer] += tensor.bytes
-    return sizes
-
-
-def _layer_ready(trace: Trace, iteration: int) -> np.ndarray:
-    """Return the latest ready time of each layer, int64 [L]; -1 for layers without gradient."""
-    ready = np.full(len(trace.layers), -1, dtype=np.int64)
-    np.maximum.at(ready, [tensor.layer for tensor in trace.tensors], trace.iterations[iteration].ready_ps)
-    return ready
+def sampled_of(trace: Trace, members: list[int]) -> list[int]:
+    """Return those of some iterations that have magnitudes."""
+    return [index for index in members if index in set(trace.sampled)]
 
 
 def _phase(trace: Trace, members: list[int]) -> Json:
     iterations = [trace.iterations[index] for index in members]
-    sampled = [index for index in members if index in set(trace.sampled)]
+    sampled = sampled_of(trace, members)
     inversions = 0
     for index in members:
-        ready = _layer_ready(trace, index)
+        ready = trace.layer_ready(index)
         ready = ready[ready >= 0]
         inversions += int((np.diff(ready) > 0).sum())
     return {
@@ -191,7 +182,7 @@ def _median(values: list[int]) -> int:
 
 def _layer_rows(trace: Trace, layer_bytes: np.ndarray) -> list[Json]:
     phases = trace.phases
-    ready = {phase: np.median([_layer_ready(trace, i) for i in phases[phase]], axis=0) for phase in phases}
+    ready = {phase: np.median([trace.layer_ready(i) for i in phases[phase]], axis=0) for phase in phases}
     rows = []
     for number, layer in enumerate(trace.layers):
         forward = [int(i.forward_end_ps[number] - i.forward_start_ps[number]) for i in trace.iterations]

@@ -29,7 +29,7 @@ from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import size_text, size_unit
-from gradwire.traces.tools.info import layer_title
+from gradwire.traces.tools.info import layer_title, sampled_of
 from gradwire.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -65,11 +65,9 @@ def backward_spans(trace: Trace, iteration: int) -> tuple[Ints, Ints]:
     """Return (begin, end) of each layer's backward pass in picoseconds, int64 [L] each; -1 for a layer without
     gradient. A layer ends when the last of its gradients is ready and begins where the previous layer ended, the first
     one at the end of the forward pass; see the module docstring."""
-    captured = trace.iterations[iteration]
-    end = np.full(len(trace.layers), -1, dtype=np.int64)
-    np.maximum.at(end, [tensor.layer for tensor in trace.tensors], captured.ready_ps)
+    end = trace.layer_ready(iteration)
     begin = np.full(len(trace.layers), -1, dtype=np.int64)
-    previous = int(captured.forward_end_ps.max())
+    previous = int(trace.iterations[iteration].forward_end_ps.max())
     for layer in np.argsort(end, kind="stable"):
         if end[layer] >= 0:
             begin[layer] = min(previous, end[layer])
@@ -114,9 +112,8 @@ def timeline_figure(trace: Trace, iteration: int) -> Figure:
     main.set_ylim(layers - 0.4, -0.6)
     main.set_xlim(0, max(captured.end_ps / PS_PER_MS, 1e-9))
     _name_layers(main, trace.layers, height)
-    bytes_ = np.bincount(layer_of, [tensor.bytes for tensor in trace.tensors], minlength=layers)
-    unit, word = size_unit(int(bytes_.max()))
-    sizes.barh(rows, bytes_ / unit, color=GREY, height=0.8, linewidth=0)
+    unit, word = size_unit(int(trace.layer_bytes.max()))
+    sizes.barh(rows, trace.layer_bytes / unit, color=GREY, height=0.8, linewidth=0)
     sizes.tick_params(labelleft=False, labelbottom=True)
     sizes.set_xlabel(f"gradients ({word})")
     order = np.argsort(captured.ready_ps, kind="stable")
@@ -232,10 +229,9 @@ def _phases_to_draw(trace: Trace) -> dict[str, list[int]]:
     names = list(phases)
     if len(names) > MAX_PHASES:
         names = [*names[: MAX_PHASES - 1], names[-1]]
-    sampled = {int(index) for index in trace.sampled}
     chosen = {}
     for name in names:
-        candidates = [index for index in phases[name] if index in sampled] or phases[name][:1]
+        candidates = sampled_of(trace, phases[name]) or phases[name][:1]
         positions = np.unique(np.linspace(0, len(candidates) - 1, MAX_ITERATIONS).round().astype(int))
         chosen[name] = [candidates[position] for position in positions]
     return chosen

@@ -45,12 +45,9 @@ class TicTac(SchedulerTable):
 
     def scheduling(self, job: Job, trace: Any) -> Scheduling:
         layers = len(trace.layers)
-        nbytes = [0.0] * layers
-        for tensor in trace.tensors:
-            nbytes[tensor.layer] += tensor.bytes
         chain = {layer: (1.0, range(layer + 1)) for layer in range(layers)}
         ranks = [0] * layers
-        for rank, layer in enumerate(tac_order(nbytes, chain)):
+        for rank, layer in enumerate(tac_order(trace.layer_bytes.tolist(), chain)):
             ranks[layer] = rank
         return Scheduling(LAYER, self.credit, apart=True, forward=self.waits, ranks=((0,) * layers, tuple(ranks)))
 

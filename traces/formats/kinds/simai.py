@@ -275,10 +275,7 @@ def _add_communication(draft: Draft, row: WorkloadRow, number: int, column: int,
 
 def _rows(trace: Trace, iteration: Iteration) -> list[list[object]]:
     count = len(trace.layers)
-    sizes, ready = [0] * count, [-1] * count
-    for number, tensor in enumerate(trace.tensors):
-        sizes[tensor.layer] += tensor.bytes
-        ready[tensor.layer] = max(ready[tensor.layer], int(iteration.ready_ps[number]))
+    sizes, ready = trace.layer_bytes.tolist(), trace.layer_ready(iteration.index).tolist()
     rows: list[list[object]] = []
     # Boundaries are rounded, not durations, so that errors do not add up.
     ends = itertools.accumulate(iteration.forward_end_ps.tolist(), max)

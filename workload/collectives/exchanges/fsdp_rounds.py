@@ -164,9 +164,7 @@ class FullyShardedExchange(Exchange):
 
 def units_of(context: JobSetting, least: int) -> list[tuple[int, ...]]:
     """Return units of consecutive layers of at least `least` bytes; layers without parameters are in none."""
-    nbytes = np.zeros(len(context.trace.layers), dtype=np.int64)
-    for tensor in context.trace.tensors:
-        nbytes[tensor.layer] += tensor.bytes
+    nbytes = context.trace.layer_bytes
     edges, filled = [0], 0
     used = np.flatnonzero(nbytes).tolist()
     for index, layer in enumerate(used):
