@@ -16,15 +16,12 @@ Results are vectorised over the packets of a tensor and cached, as all workers o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.scenarios.arrays import AnyArray, Flags, Floats, Ints
+from gradwire.scenarios.schema.policy import Tagging
 from gradwire.traces.trace import CHUNK_ELEMENTS, Trace
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.policy import Tagging
 
 SMALLEST_SAMPLE = 32  # packets: a quantile of fewer is unreliable; our choice
 

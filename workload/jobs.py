@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.loading.user_code_errors import asked
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
 from gradwire.traces.trace import Trace
@@ -33,9 +34,6 @@ from gradwire.workload.replay import Replay, Timetable
 from gradwire.workload.scheduling import LAYER, scheduling_of
 from gradwire.workload.steps import add_events, shift_events
 from gradwire.workload.worker_schedule import GateHistory, WorkerOperations
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
 
 
 @dataclass(eq=False)

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.jit.limits import MAX_FLOWS, MAX_LOADED_MESSAGES
 from gradwire.protocols.transports.base import is_persistent
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.user_code_errors import asked
+from gradwire.scenarios.schema.job.job import Job
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import Bytes, format_size
 from gradwire.topology import HostCards
+from gradwire.topology.placement import HostAssignment
 from gradwire.traces.storage.memory_limits import installed_bytes
 from gradwire.traces.trace import Trace
 from gradwire.workload.collectives.common.base import JobSetting
@@ -27,11 +30,6 @@ from gradwire.workload.collectives.common.model_parallel import count_messages
 from gradwire.workload.limits import max_loaded_messages
 from gradwire.workload.replay import Replay
 from gradwire.workload.scheduling import FIFO, scheduling_of
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.job.job import Job
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.topology.placement import HostAssignment
 
 MessageCounter = Callable[[Any], int]
 """Messages of an iteration of a [[job]] table."""

@@ -14,7 +14,9 @@ import numpy as np
 
 from gradwire.jit.limits import MAX_PACKETS
 from gradwire.scenarios.errors import Mistake, ScenarioError, TraceError, with_scenario_location
+from gradwire.scenarios.schema.job.job import Job
 from gradwire.scenarios.schema.network.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import Bps, format_size, format_time
 from gradwire.scenarios.wire import MIN_FRAME, serialisation_ps
 from gradwire.topology import Network, network_of
@@ -27,8 +29,6 @@ from gradwire.workload.replay import captured_iterations
 from gradwire.workload.traffic.tables import check_files, check_hosts, hosts_of
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.job.job import Job
-    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.workload.jobs import Job as TrainingJob
 
 
@@ -83,12 +83,14 @@ def make_jobs(scenario: Scenario, needs: Prerequisites) -> list[TrainingJob]:
     """Return the jobs of a scenario, in its order."""
     if not scenario.job:  # avoids imports that traffic does not need
         return []
-    from gradwire.workload.jobs import Job
+    from gradwire.workload.jobs import Job as TrainingJob
 
     jobs, traces = [], list(dict.fromkeys(needs.traces))
     for number, row in enumerate(zip(scenario.job, needs.traces, needs.places, strict=True)):
         source, where = traces.index(row[1]), f"job[{number}]"
-        jobs.append(Job.in_scenario(scenario, *row, needs.network.cards, number=number, source=source, where=where))
+        jobs.append(
+            TrainingJob.in_scenario(scenario, *row, needs.network.cards, number=number, source=source, where=where)
+        )
     return jobs
 
 

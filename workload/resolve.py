@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.topology import Network
 from gradwire.topology.placement import HostAssignment
 from gradwire.topology.routing import Routing, build_routing
@@ -20,9 +21,6 @@ from gradwire.workload.program import Program, ProgramPart
 from gradwire.workload.program_export import export_program
 from gradwire.workload.traffic.flow_part import traffic_part
 from gradwire.workload.traffic.tables import flows_of
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
 
 
 class Resolved(NamedTuple):

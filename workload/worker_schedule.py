@@ -13,11 +13,12 @@ are exchanged with the last one, unless the exchange uses those of all. The reco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gradwire.traces.trace import Trace
+from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, RoundAction
 from gradwire.workload.csr import starts_of
 from gradwire.workload.program import (
     BACKWARD_END,
@@ -33,9 +34,6 @@ from gradwire.workload.program import (
     StepSkip,
 )
 from gradwire.workload.replay import Timetable
-
-if TYPE_CHECKING:
-    from gradwire.workload.collectives.common.base import Exchange, ExchangedIteration, RoundAction
 
 OperationRow = tuple[int, int, int]
 

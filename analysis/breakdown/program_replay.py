@@ -22,11 +22,11 @@ from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import ResultError
+from gradwire.scenarios.json_data import Json
 from gradwire.workload.csr import csr_lists, owners_of, starts_of
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Ints, Step
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.json_data import Json
     from gradwire.workload.jobs import Job
 
 COPIED_COLUMNS = tuple(

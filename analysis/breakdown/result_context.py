@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from gradwire.scenarios.schema.network.fault import HostFault
 from gradwire.scenarios.validation.argument_checks import require_path
 from gradwire.topology.routing import build_routing
 from gradwire.traces.trace import Trace, resolve_trace
+from gradwire.workload.jobs import Job
 from gradwire.workload.prerequisites import find_prerequisites, make_jobs
-
-if TYPE_CHECKING:
-    from gradwire.workload.jobs import Job
 
 
 class ResultContext:

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gradwire.analysis.breakdown.breakdown import CAUSES, DroppedPackets, MessageTimes, TrafficBreakdown, WaitWalker
 from gradwire.analysis.breakdown.program_replay import ProcessActivity, ReplayedProgram
 from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.scenarios.json_data import Json
 from gradwire.traces.trace import Trace
+from gradwire.workload.jobs import Job
 from gradwire.workload.program import BACKWARD_END, END, FORWARD_END, START
 from gradwire.workload.replay import Timetable
 from gradwire.workload.worker_schedule import WorkerOperations
-
-if TYPE_CHECKING:
-    from gradwire.workload.jobs import Job
 
 
 class ActivitySpan(NamedTuple):

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS
-
-if TYPE_CHECKING:
-    from gradwire.result_store.result import Result
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.traces.trace import Trace
-    from gradwire.workload.program import Program
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.traces.trace import Trace
+from gradwire.workload.program import Program
 
 Counts = NDArray[np.int32]
 

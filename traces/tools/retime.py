@@ -24,7 +24,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,13 +32,10 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import Json, JsonView
 from gradwire.scenarios.readable import exact_percent_text
 from gradwire.scenarios.validation.argument_checks import require_path
+from gradwire.traces.formats.source import Progress
 from gradwire.traces.parts import Iteration
 from gradwire.traces.tools.tensor_matching import MatchUnit, TensorMatch, match_tensors
 from gradwire.traces.trace import Trace, bundled_traces, load_trace
-
-if TYPE_CHECKING:
-    from gradwire.traces.formats.source import Progress
-
 
 MIN_MATCHED_SHARE = 0.75
 """Share of tensors (or layers) of a with a partner of the same size, below which b is another model (our choice)."""

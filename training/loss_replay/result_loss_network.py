@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,10 +28,8 @@ from gradwire.training.recipe import Recipe
 from gradwire.training.reducers.base import Reducer
 from gradwire.training.reducers.none import Dense
 from gradwire.training.value_checks import innermost
-
-if TYPE_CHECKING:
-    from gradwire.workload.incremental.iteration_player import PlayedIteration
-    from gradwire.workload.jobs import Job
+from gradwire.workload.incremental.iteration_player import PlayedIteration
+from gradwire.workload.jobs import Job
 
 EXPECTED_RESULT = "the Result of a run with one job, with servers or around a ring, and output.missing = true"
 EXPECTED_RUN = "a run of the trained model's trace, with as many workers, the same payload and exchange, and no reducer"

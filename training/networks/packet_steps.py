@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +16,15 @@ from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Flags, Floats, Ints
 from gradwire.scenarios.errors import ScenarioError, TraceError
 from gradwire.scenarios.lazily import Tensor, torch
+from gradwire.scenarios.schema.job.job import Job
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace, scale_exponents, to_float16
 from gradwire.training.exchange.encoded_tensors import Encoded
 from gradwire.training.exchange.ring_allreduce import VALUE, HopMasks, RingLayout
+from gradwire.training.networks.network_interface import Pushed
+from gradwire.workload.incremental.iteration_player import PlayedIteration
+from gradwire.workload.program import Messages
 from gradwire.workload.replay import CapturedIterations
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.job.job import Job
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.training.networks.network_interface import Pushed
-    from gradwire.workload.incremental.iteration_player import PlayedIteration
-    from gradwire.workload.program import Messages
 
 EXCHANGES = ("parameter_server", "ring", "overlapped")
 """Exchanges that can be trained over; simulated jobs have more."""

@@ -12,18 +12,16 @@ whole float32 tensors, and all messages of a ring: then workers have separate pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.traces.trace import Trace
 from gradwire.training.networks.network_interface import Answer, Pushed
 from gradwire.training.networks.packet_steps import StepTraceMaker, UnitLayout, hops_of, masks_of, packet_payload
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
 
 ReturnedBytes = float | Sequence[int]
 """Bytes that come back from servers: per pushed byte, or of every tensor to each worker."""

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.lazily import Tensor
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.traces.trace import TensorInfo, Trace
+from gradwire.training.networks.network_interface import Pushed
 from gradwire.training.networks.packet_steps import StepTraceMaker, masks_of_worker, packet_payload
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.training.networks.network_interface import Pushed
-    from gradwire.workload.incremental.turn_player import TransferOutcome
+from gradwire.workload.incremental.turn_player import TransferOutcome
 
 
 class TurnNetwork(Protocol):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.topology import HostCards
 from gradwire.topology.placement import HostAssignment
 from gradwire.traces.trace import Trace
@@ -23,9 +23,6 @@ from gradwire.workload.csr import empty_lists
 from gradwire.workload.jobs import Job
 from gradwire.workload.program import MessageColumns, Messages, ProgramPart, Step
 from gradwire.workload.scheduling import FIFO, scheduling_of
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
 
 NO_NODES = np.zeros(0, dtype=np.int64)
 HOLD_BACK_MISTAKE = "holds messages back for later ones, and workers that push one by one send when a tensor is ready"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +11,10 @@ from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.user_code_errors import asked
 from gradwire.scenarios.schema.network.traffic import TrafficTable
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import format_size
+from gradwire.topology import Network
 from gradwire.workload.traffic.base import ABSENT, Flows, TrafficSetting, flows_since, random_generator
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.topology import Network
 
 
 def check_files(scenario: Scenario) -> None:

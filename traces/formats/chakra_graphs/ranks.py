@@ -15,11 +15,12 @@ import heapq
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gradwire.scenarios.errors import TraceError
+from gradwire.traces.formats.base import ReadOptions
 from gradwire.traces.formats.chakra_graphs import COMM_COLL
 from gradwire.traces.formats.chakra_graphs.graph import (
     BACKWARD,
@@ -33,9 +34,6 @@ from gradwire.traces.formats.chakra_graphs.graph import (
 from gradwire.traces.formats.chakra_graphs.reader import read_graph
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.rank_graphs import SEND, RankCall, RankGraphs
-
-if TYPE_CHECKING:
-    from gradwire.traces.formats.base import ReadOptions
 
 _FILE = re.compile(r"(.+)\.(\d{1,7})\.et(\.gz)?")
 _KINDS = {

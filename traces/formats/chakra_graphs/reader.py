@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats import protobuf as pb
+from gradwire.traces.formats.base import ReadOptions
 from gradwire.traces.formats.chakra_graphs import COMM_COLL, COMP, STRING
 from gradwire.traces.formats.chakra_graphs.graph import ChakraGraph, ChakraNode
 from gradwire.traces.formats.chakra_graphs.repair import chain_streams, cut_cycles
 from gradwire.traces.formats.draft import Draft
 from gradwire.traces.formats.source import Source, open_source
-
-if TYPE_CHECKING:
-    from gradwire.traces.formats.base import ReadOptions
 
 _NODE_TYPES = dict(enumerate("INVALID METADATA MEM_LOAD MEM_STORE COMP COMM_SEND COMM_RECV COMM_COLL".split()))
 # Field numbers of AttributeProto's values, by encoding.

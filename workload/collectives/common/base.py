@@ -12,13 +12,13 @@ from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.lazily import np
 from gradwire.scenarios.loss import LossAllowance
+from gradwire.topology import HostCards
 from gradwire.workload.csr import CsrLists
 from gradwire.workload.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gradwire.topology import HostCards
     from gradwire.traces.trace import TensorInfo, Trace
     from gradwire.workload.loss_bounds import JobLossBounds
     from gradwire.workload.program import Ints, Messages, PacketImportance, ProcessOperations, Step

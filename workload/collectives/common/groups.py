@@ -21,10 +21,10 @@ import numpy as np
 
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.topology import HostCards
 from gradwire.traces.parts import group_members
 
 if TYPE_CHECKING:
-    from gradwire.topology import HostCards
     from gradwire.traces.trace import Trace
 
 ONE_STAGE_EXPECTED = (
