@@ -30,10 +30,6 @@ def group_members(dimension: str, tensor: int, expert: int, copies: int) -> Ints
     }[dimension]
 
 
-def _no_times() -> Ints:
-    return np.zeros(0, dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class TensorInfo:
     """Gradient of one parameter. `layer` indexes `Trace.layers`; `gradwire.traces.trace` explains `scale_exponent`.
@@ -106,4 +102,4 @@ class Iteration:
     optimizer_ps: int
     end_ps: int
     rank: int = 0
-    asked_ps: Ints = field(default_factory=_no_times)
+    asked_ps: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))

@@ -13,6 +13,7 @@ from typing import Any
 from gradwire.result_store.provenance import ChangedInput, changed_inputs, file_digest, input_digests
 from gradwire.result_store.training_result import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError, shorten
+from gradwire.scenarios.lazily import torch
 from gradwire.scenarios.loading.toml import read_toml
 from gradwire.scenarios.schema.job.job import Job
 from gradwire.scenarios.schema.job.training import PACKET_NETWORKS, RandomLoss, ReplayedLosses, Training
@@ -97,8 +98,6 @@ def check_prerequisites(scenario: Scenario) -> None:
         if is_own(name):
             check_user_function(name, scenario.folder, where)
     if isinstance(kind, UserModel):
-        import torch
-
         with torch.random.fork_rng(devices=[]):  # leaves the caller's random state as it is
             kind.build(2)
     if kind.task == "images" and table.samples is not None and not is_user_data:

@@ -171,16 +171,14 @@ class FsdpUnits:
             for name, module in model.named_modules():
                 if _is_sharded(module):
                     groups = module._get_fsdp_state()._fsdp_param_groups
-                    self.all += [FsdpUnit(group, name) for group in groups if self._is_new(group)]
+                    known = [unit.group for unit in self.all]
+                    self.all += [FsdpUnit(group, name) for group in groups if all(old is not group for old in known)]
             for unit in self.all:
                 _ = ([(shard.sharded_param, shard._module_info) for shard in unit.shards], unit.group.is_unsharded)
                 _ = [getattr(unit.group, step) for step in FSDP_STEPS]
         except AttributeError as error:
             change = f"FSDP2 of PyTorch {torch.__version__} has changed ({error})"
             raise TraceError(change, "capture", "FSDP2 as in PyTorch 2.13") from error
-
-    def _is_new(self, group: Any) -> bool:
-        return all(unit.group is not group for unit in self.all)
 
     def unit_of(self, parameter: nn.Parameter) -> FsdpUnit | None:
         """Return the unit of a (sharded) parameter; None for one that FSDP does not manage."""

@@ -182,7 +182,8 @@ def _from_parquet(name: str, files: list[Path], classes: int | None) -> ImageDat
             raise TraceError(f"cannot be read as Parquet ({error})", str(file), _LAYOUTS) from error
         image = next((column for column in ("img", "image") if column in columns), None)
         label = next((column for column in ("label", "fine_label") if column in columns), None)
-        if image is None or label is None or not _encoded(table.schema.field(image).type):
+        kind = pa.null() if image is None else table.schema.field(image).type
+        if label is None or not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
             raise TraceError(f"columns {columns}", str(file), "img {bytes, path} and label")
         encoded.append(table[image].combine_chunks().field("bytes"))
         labels.append(_labels(to_numpy(table[label]), file, classes))
@@ -195,11 +196,6 @@ def _from_parquet(name: str, files: list[Path], classes: int | None) -> ImageDat
         return _decode(io.BytesIO(data), f"{name} image {i}")
 
     return ImageDataset(name, "parquet", _all(labels, files), picture, classes)
-
-
-def _encoded(kind: pa.DataType) -> bool:
-    """Return True if a column of that type holds pictures as bytes."""
-    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
 
 
 def _labels(values: np.ndarray, file: Path, classes: int | None) -> np.ndarray:

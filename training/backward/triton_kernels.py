@@ -319,16 +319,13 @@ def keeps_size(layer: Any, padding: Sequence[int]) -> bool:
 
 def supports_layout(x: Tensor) -> bool:
     """Return True if the kernels support pictures with this memory layout."""
-    return x.is_cuda and x.dtype == torch.bfloat16 and x.dim() == 4 and _together(x)
+    is_picture = x.is_cuda and x.dtype == torch.bfloat16 and x.dim() == 4
+    return is_picture and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def transposed_weights(weight: Tensor) -> Tensor:
     """Return the weights with which a size-preserving convolution passes gradients back."""
     return weight.flip(2, 3).transpose(0, 1)
-
-
-def _together(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _wide(channels: int) -> int:

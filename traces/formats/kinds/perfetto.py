@@ -140,16 +140,13 @@ def _gradient(entry: dict[str, Any], layers: int) -> Gradient:
     return gradient
 
 
-def _has_integers(args: dict[str, Any], *names: str) -> bool:
-    """Return True if the first of `names` is present, and all that are present are integers."""
-    return names[0] in args and all(isinstance(args.get(name, 0), int) for name in names)
-
-
 def _add_event(event: dict[str, Any], parts_by_iteration: dict[int, dict[str, Any]], draft: Draft) -> None:
     args = event.get("args")
     if event.get("ph") in ("M", "C"):
         draft.understood["names and counters"] += 1
-    elif not isinstance(args, dict) or not _has_integers(args, "iteration", "layer", "tensor"):
+    elif not (isinstance(args, dict) and "iteration" in args) or not all(
+        isinstance(args.get(name, 0), int) for name in ("iteration", "layer", "tensor")
+    ):
         draft.skipped[f"events of {event.get('cat')} that are not gradwire's"] += 1
     else:
         parts = parts_by_iteration.setdefault(
