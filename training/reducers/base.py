@@ -187,6 +187,4 @@ def per_element(arrived: Tensor, elements: int, numel: int) -> Tensor:
 
 def group_units(values: Tensor, elements: int) -> Tensor:
     """Return a flat tensor as rows of `elements` elements, (units, elements), the last one zero-padded."""
-    from torch.nn.functional import pad
-
-    return pad(values, (0, -len(values) % elements)).view(-1, elements)
+    return torch.nn.functional.pad(values, (0, -len(values) % elements)).view(-1, elements)

@@ -1,12 +1,10 @@
 """Parameter servers: workers push gradients, servers sum them, workers pull the result.
 
-Tensors are cut into partitions, and every partition is stored on one server: by bytes (largest first, each on the
-server with the fewest bytes so far), round robin, or with large tensors split evenly over all. If hosts have several
-NICs, a partition uses one of them, chosen at the same time: the NIC with the fewest bytes of that server, then of all.
-A worker pushes a tensor's partitions as soon as its gradient is ready. When a server has the pushes of all workers for
-a partition it sends the result to every worker, without a request: unlike the "pull" of the literature, since the
-request would only be one more small packet [notes: P3 broadcasts right after aggregation]. So workers are synchronised
-by their data alone: layerwise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
+Tensors are cut into partitions, and every partition is stored on one server (`partition_tensors`). A worker pushes a
+tensor's partitions as soon as its gradient is ready. When a server has the pushes of all workers for a partition it
+sends the result to every worker, without a request: unlike the "pull" of the literature, since the request would only
+be one more small packet [notes: P3 broadcasts right after aggregation]. So workers are synchronised by their data
+alone: layerwise, the forward step of a layer waits for that layer's tensors; with a barrier, for all.
 
 With `aggregation`, the pushes of a partition are one aggregation group to its server, and the pulls one from it: the
 switches between workers and server sum the pushes, and multicast the pulls.
