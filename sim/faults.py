@@ -1,4 +1,4 @@
-"""Faults of a scenario, scheduled on a fabric.
+"""`Faults` checks a scenario's faults against the network, and schedules and applies them on a fabric.
 
 Several faults may hit a directed link at once: it is down while any of them cuts it, and of several rates or losses the
 worst counts. Routes avoid the cables that routing has noticed to be cut.

@@ -1,4 +1,4 @@
-"""Rows of a Result's tables of messages and of iterations."""
+"""Builds the rows of a Result's tables of messages and iterations from completed steps and sent messages."""
 
 from __future__ import annotations
 

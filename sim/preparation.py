@@ -1,4 +1,4 @@
-"""Preparation of a simulation: find and check its inputs before it starts.
+"""Finds and checks the inputs of a simulation before it starts, for `simulate` and `gradwire check`.
 
 `gradwire check` does this and nothing else, and `simulate` begins with it, so what `check` accepts, `run` runs. Beyond
 the prerequisites of both worlds (`gradwire.workload.prerequisites`), it checks the nodes that faults name, user-defined

@@ -1,4 +1,4 @@
-"""Progress reports and early ends of a run that is under way.
+"""`Observer` reports the progress of a simulation, and ends it on Ctrl-C or at a wall-clock limit.
 
 Both happen where the engine rests and no process of a job is half-way through a step, about every twentieth of a
 second. An interrupt or time limit is noticed inside a long call of the fabric, which then returns early, and is raised

@@ -1,4 +1,4 @@
-"""Rows of a Result's tables, collected as they become final.
+"""`ResultRows` collects the rows of a Result's tables (messages, iterations, drops, flows) as steps are completed.
 
 During a run the engine hands over completed steps and forgets them; at the end the rest is taken from whichever network
 was simulated. Rows are stored compactly (`gradwire.result_store.row_blocks`), so memory grows with what is under way.

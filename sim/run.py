@@ -1,4 +1,5 @@
-"""`SimulationRun` reports the progress of a simulation under way, and collects its Result; `Coupling` advances it."""
+"""`SimulationRun` reports the progress of a simulation under way; `collect_result` builds its Result;
+`gradwire.sim.processes.coupling` advances it."""
 
 from __future__ import annotations
 

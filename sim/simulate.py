@@ -1,4 +1,4 @@
-"""`simulate`: from a scenario and a trace to a Result.
+"""`simulate` runs a scenario with its traces in the packet simulator, and returns a Result.
 
 Scenario -> Network -> Routing -> Fabric       the paths of packets
 Scenario -> Places, Trace -> Jobs -> Parts     messages of jobs, as steps of a program

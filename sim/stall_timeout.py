@@ -1,4 +1,4 @@
-"""Stall timeout: simulated time without progress after which a run counts as stalled.
+"""Computes the simulated time without progress after which a run of a scenario counts as stalled.
 
 A packet on a link of 2 kbit/s takes 17 s, and where half of all packets are lost a sender may time out a hundred times
 in a row. So the limit follows the scenario: `MIN_STALL_TIMEOUT`, plus a dozen full packets across the slowest path,

@@ -1,4 +1,4 @@
-"""Telemetry that a scenario requests beyond counters: queue samples, waiting times, packets.
+"""Collects requested telemetry (queue samples, waiting times, packet log) from a fabric as Result tables.
 
 Samples are taken between two runs of the engine, exactly at multiples of the period. A missing sample means that no
 packet waited at a sampled port and that none had sent anything since the previous multiple. Waiting times and packets

@@ -1,4 +1,4 @@
-"""Reasons why workers wait, as lines of a stall report."""
+"""Describes the undelivered messages that each waiting worker needs, as lines of a stall report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlocks of priority flow control (PFC): ports that wait for each other in a cycle.
+"""Finds a cycle of ports that pause each other for good (a PFC deadlock) in the engine's state.
 
 A class of a port is *stuck* if the far end has paused it, and every packet that holds the far end up (it came over this
 very link and still waits there) waits at a port where the same class is stuck. Nothing elsewhere can end that, so a set

@@ -1,4 +1,5 @@
-"""Deliveries of messages and ends of senders, as events in an order that does not depend on the threads."""
+"""`Deliveries` empties the threads' delivery logs into events for Python, and collects the packets missing from
+delivered messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that a network reports to processes."""
+"""Declares the events (delivery, sender done, program part finished) that a network reports to processes in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The fabric: the packet engine's interface in Python.
+"""`Fabric` is the packet engine's Python interface; it builds the engine's state, takes messages and programs, and
+advances it.
 
 A `Fabric` is built from a network, its routes and the tables of a scenario. `send` hands it messages; `run` advances it
 and returns deliveries. Between two calls its whole state rests in one array (`gradwire.jit.records.constants`).

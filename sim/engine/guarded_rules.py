@@ -1,4 +1,5 @@
-"""Guards around user-defined rules: an invalid packet number or next hop would be an access out of bounds.
+"""Generates guards that replace invalid packet numbers or next hops of user-defined components, and raises the error
+after the call. Without them, such a number would be an access out of bounds.
 
 Around each function of a user-defined component the engine gets a few compiled lines. They record an invalid result in
 the header of the state and continue with a valid one until the engine is back in Python, which ends the run. Components

@@ -1,4 +1,5 @@
-"""Logs of the engine's threads: deliveries, drops, transmissions.
+"""`Logs` drains the engine threads' logs of deliveries, drops and transmissions into an order independent of the
+threads.
 
 Each thread has its own logs. After every call of the engine they are emptied into an order that does not depend on the
 threads, and the numbers of flow records, which are arbitrary, are replaced by those of messages.

@@ -1,4 +1,5 @@
-"""Counters of messages."""
+"""`MessageCounts` declares the counters of messages (packets sent, retransmitted and marked, time-outs, end, bytes), an
+array each."""
 
 from __future__ import annotations
 

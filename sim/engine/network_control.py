@@ -1,4 +1,4 @@
-"""Changes to a running network: cut, slowed or lossy cables, stopped hosts, new routes.
+"""`NetworkControl` cuts, slows or impairs links, stops hosts and replaces routes of a fabric between two engine calls.
 
 Call these functions between two runs of the engine. A packet that is on a link at the time of a change still arrives;
 later transmissions meet the new state (our choice).

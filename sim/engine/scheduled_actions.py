@@ -1,4 +1,4 @@
-"""Scheduled actions: changes to a fabric and observations of it at given times, such as faults and samples.
+"""`Schedule` runs changes to a fabric (faults) and observations of it (queue samples) at given simulated times.
 
 The engine stops exactly there: everything before the time has happened, nothing at or after it has. Actions of one time
 happen in the order in which they were added.

@@ -1,4 +1,4 @@
-"""Snapshots of a network between two windows: is it quiet, and what are jobs in the middle of?
+"""Detects that a network is quiet, and takes comparable snapshots of its jobs' state, for fast-forward.
 
 A network is quiet when no packet is on a link or in a queue and no event is pending, so that only persistent state
 outlives the moment (see `FastForward`). The state of jobs is expressed in numbers that do not depend on positions in

@@ -1,4 +1,5 @@
-"""Specialization: the engine compiled for one combination of transports, load balancer and queue policy.
+"""Generates and loads the engine specialized to one combination of transports, load balancer, queue policy and
+features.
 
 The compiled steps in `gradwire.sim.engine.core` import the functions they are bound to from a sibling module,
 `bindings`. For each combination this module generates that sibling (a few lines of dispatch that import the chosen

@@ -1,4 +1,4 @@
-"""Counters of a fabric as columns of a Result's tables."""
+"""Collects a fabric's port counters, drops and aggregation counters as columns of a Result's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice between one thread and all for the next call of the engine, by measured speed.
+"""`ThreadChoice` chooses one thread or all for the engine's next call, by measured speed.
 
 Threads meet at a barrier after every window. That pays if windows have many packets, which the engine sees itself, and
 if every thread has a processor, which only the clock shows: on a busy machine, a thread that waits for its turn holds

@@ -1,4 +1,4 @@
-"""Worker threads that advance one fabric together and meet at a barrier after every window (`core.engine`)."""
+"""`WorkerThreads` runs the engine in several threads that advance one fabric together, or in the caller's alone."""
 
 from __future__ import annotations
 

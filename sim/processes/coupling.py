@@ -1,4 +1,4 @@
-"""Coupling of SimPy processes and programs with the network's clock.
+"""`Coupling` advances SimPy processes and a network on one clock, and passes messages and deliveries between them.
 
 The packet engine plays programs (`gradwire.workload.program`) itself. On other networks, and for user-defined jobs and
 controllers, SimPy processes exchange messages while compiled code moves packets. Both count the same integer

@@ -1,4 +1,4 @@
-"""Messages as SimPy processes see them: contents, callbacks and outcome."""
+"""`Message` declares a message as SimPy processes see it, with its contents, callbacks and outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Interface between the coupling and a network: messages, parts of programs, and time.
+"""Protocols declare the methods of a network (`FabricLike`) and of a played program part (`Track`) that the coupling
+needs.
 
 The packet engine (`gradwire.sim.engine.fabric`) implements all of it, an ideal network for tests a subset.
 """

@@ -1,4 +1,4 @@
-"""Programs played by SimPy on any network that a `Coupling` accepts.
+"""`SimpyPlayer` plays the program of one job or traffic with SimPy processes on any network, like the compiled player.
 
 Does the same, event by event, as the engine's player (`gradwire.sim.engine.core.program_steps`). The oracle
 (`gradwire.testing`) and ideal networks use it; tests hold both players equal.

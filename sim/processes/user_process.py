@@ -1,4 +1,4 @@
-"""User-defined processes: jobs, controllers and experiments in SimPy against the packet engine.
+"""`Wires` lets user-defined SimPy processes send messages over the simulated network of a scenario.
 
     wires = Wires(gradwire.load_scenario("incast"))
 

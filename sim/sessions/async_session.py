@@ -1,4 +1,4 @@
-"""Asynchronous sessions: workers push to and pull from an asynchronous server over a long-lived network.
+"""`AsyncSession` lets workers push to and pull from an asynchronous server over a long-lived simulated network.
 
 A session (`gradwire.sim.sessions.session`) plays steps that all workers make together. Here each worker sends when the
 caller says so, while other messages are under way, and completed pushes and pulls are returned in order of time. The

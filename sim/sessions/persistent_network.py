@@ -1,4 +1,4 @@
-"""A long-lived network of a scenario, for callers that send step by step.
+"""`PersistentNetwork` builds a scenario's network, keeps it between a job's iterations, and rebuilds it to free memory.
 
 Flows take memory as long as the engine lives. So after `MAX_MESSAGES` messages the network is rebuilt, as after a long
 rest: the state of pairs is forgotten, and other random numbers are drawn.

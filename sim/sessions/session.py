@@ -1,4 +1,4 @@
-"""Sessions: a job's iterations, played one at a time on a long-lived network.
+"""`Session` plays a job's iterations one at a time on a long-lived simulated network, for training in the loop.
 
 `simulate` knows beforehand what a job sends in all iterations. Here the caller provides one iteration at a time and can
 wait for its outcome first: training in the loop. The network's time stands still in between; the transports' state of

@@ -1,4 +1,5 @@
-"""Fast-forward: iterations of jobs that repeat exactly are not simulated again.
+"""`FastForward` detects iterations of jobs that repeat exactly, and has `iteration_skip` repeat their outcome instead
+of simulating them.
 
 Between two iterations there often is a moment at which the network is quiet. Little outlives it: the state of jobs
 (`snapshot.standing`), counters, and draws that depend on counters, times or message numbers. Suppose that the jobs are

@@ -1,4 +1,5 @@
-"""Skipping of iterations: hand over a stretch of a run again, and move the state behind it.
+"""`IterationSkipper` hands over a recorded stretch of a run again, and moves counters, numbers and times past skipped
+iterations.
 
 A stretch lies between two quiet moments of the network (`gradwire.sim.engine.snapshot`): the steps handed over in
 between, packets lost, and increments of counters. Its repetition comes later, with higher numbers. Behind it the

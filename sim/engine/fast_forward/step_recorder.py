@@ -1,4 +1,5 @@
-"""Recorder of completed steps, and their repetition with later times and higher numbers."""
+"""`StepRecorder` records completed steps and drops; `Shift` repeats steps with later times and higher step and message
+numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregation groups in the state: messages that switches sum on their way to one host, or copy on their way from it.
+"""Writes aggregation groups (messages that switches sum towards one host, or copy from one) into the engine's state.
 
 `gradwire.sim.engine.core.aggregation` works on them.
 """

@@ -1,6 +1,7 @@
-"""The arena: stretches of the state that come and go with messages and steps, such as bitmaps and lists.
+"""`Arena` allocates and frees stretches (runs of words) of the engine's state from Python; compiled code uses
+`stretch_allocator`.
 
-This is Python's interface; compiled code allocates with `gradwire.sim.engine.memory.stretch_allocator`.
+Stretches come and go with messages and steps, such as bitmaps and lists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Machine instructions that Numba does not expose: ordered loads and stores, an atomic add, a pause, a prefetch.
+"""Declares atomic loads, stores and adds, prefetch and bit counts for compiled code, with Python equivalents;
+`gradwire.jit.intrinsics` emits them.
 
 Two threads share one array. A link's ring has one producer and one consumer, so an ordered store of the producer's
 counter and an ordered load of it by the consumer suffice; on x86 both are plain moves, but without them the compiler

@@ -1,4 +1,4 @@
-"""Streams: persistent connections that several messages share, and their records.
+"""`Streams` makes and finds the records of persistent connections, which several messages of a transport share.
 
 One connection carries the messages of one transport from one host to another in one class, in the order of their
 starts, as on real sockets (`gradwire.emu.transports.tcp`). Its records (see `gradwire.sim.engine.core.connection`) are

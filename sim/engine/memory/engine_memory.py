@@ -1,4 +1,4 @@
-"""Layout of a network in the engine's array.
+"""`build_memory` reserves the engine's array and writes a network's nodes, links, queues, routes and threads into it.
 
 Three stages: `plan_regions` determines the positions, `reserve` makes the array (`gradwire.sim.engine.memory.regions`),
 and one function for each kind of thing (nodes, threads, links, queues, the head of the array) writes its static words.

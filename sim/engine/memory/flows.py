@@ -1,4 +1,5 @@
-"""Messages, and the flow records of those that are under way.
+"""`Flows` creates a fabric's messages from Python, manages their flow records while under way, and reads their
+counters.
 
 Results must not depend on which record a message gets, as that depends on how often the engine was stopped: equal times
 are ordered by message, not by record.

@@ -1,4 +1,5 @@
-"""Capacity of links in the engine's state, and its limits, which `check` has to know as well.
+"""`link_capacity` computes the packets that links hold and the lookahead window, and rejects networks beyond the
+engine's limits.
 
 Does not import Numba, so that a scenario can be checked at once.
 """

@@ -1,4 +1,4 @@
-"""The message log: a row of words for every remembered message, indexed by its number.
+"""`MessageLog` reserves, reads and forgets the rows of the message log, one per message, indexed by its number.
 
 Memory is reserved for as many messages as there can be, like the engine's array (`gradwire.sim.engine.memory.regions`):
 rows never move, new ones take memory, and forgotten ones release it.

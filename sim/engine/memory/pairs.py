@@ -1,4 +1,4 @@
-"""Pairs: state shared by the messages of one transport between two hosts, and their groups at the sender.
+"""`Pairs` makes and finds the state that messages of one transport between two hosts share, and their groups' records.
 
 The words of a pair (see `gradwire.protocols.transports.base`), those of its receiving host, and the records of its
 groups (see `gradwire.sim.engine.core.nic`) are made with the first message that needs them, and stay, since what a

@@ -1,4 +1,5 @@
-"""Parameter sets: the numbers of a transport for flows of one base round trip, line rate and slowest link.
+"""Binds transports to their settings, and computes their parameters once per base round trip, line rate and slowest
+link.
 
 What a transport derives from its settings (windows, timers, targets) depends on the flow's unloaded round trip and on
 its sender's line rate. So parameters are computed once for every combination that occurs, when its first flow is

@@ -1,5 +1,5 @@
-"""Locates the sender's and receiver's records of flows in the engine's memory, and computes their initial words by
-variant.
+"""Locates senders' and receivers' flow records in the engine's memory, and computes initial words that messages of a
+step share.
 
 A message has one record of each while it is under way, and so have a stream (`gradwire.sim.engine.memory.connections`)
 and a group (`gradwire.sim.engine.memory.pairs`), whose records stay. Compiled code writes them

@@ -1,4 +1,5 @@
-"""Plan of the regions of the engine's array.
+"""`plan_regions` computes the position of each region of the engine's array; `reserve` maps its memory without filling
+it.
 
 The array is reserved, not filled: an anonymous mapping far larger than a run needs, of which the system backs only the
 pages that are touched. So regions never move and never have to grow while the engine runs.

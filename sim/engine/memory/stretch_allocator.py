@@ -1,4 +1,5 @@
-"""Allocation of stretches of the state by compiled code.
+"""Compiled functions allocate and free stretches (runs of words) of the engine's state; Python calls them through
+`arena`.
 
 Freed stretches are kept by length, in lists that run through their first words, and reused. A length belongs to one of
 four classes per power of two (all lengths up to eight are exact), so that a table finds it; at most a quarter of a

@@ -1,4 +1,5 @@
-"""Timers of one host: a binary heap of (time, key) in the host's own stretch of the state.
+"""Compiled functions keep a host's timers in a binary heap of (time, key), and sweep out stale entries. The heap is in
+the host's own stretch of the state.
 
 A key is `message | base of the record | what` (see `layout`), with the record of a sender or of a waiting receiver;
 entries of equal time come out in key order, so the order of timers never depends on history. Entries are never removed

@@ -1,4 +1,5 @@
-"""Outcomes of steps of a program, and the interface that takes them once they are final."""
+"""`CompletedStep` holds a step's message numbers and times; a `StepTaker` receives steps once all their messages are
+delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flow records, written when a message starts, for the player of programs or for Python.
+"""Compiled functions write the flow records of a message when it starts, for the program player or for Python.
 
 What messages of a step have in common is stored in few records (V_), what differs (ends and number) with the message.
 So a message costs a handful of words beforehand, and there are as many flow records as messages under way.

@@ -1,4 +1,4 @@
-"""End of messages: entries in the message log, and reuse of their records.
+"""Compiled functions enter deliveries and counters into the message log, and free flow records that no packet needs.
 
 A record may be reused only when no packet of its message is left anywhere, late ones included, and none will be sent:
 the counters of sender and receiver, the logged drops and the pending timers of both determine that exactly. Nor may an

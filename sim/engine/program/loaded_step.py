@@ -1,4 +1,4 @@
-"""Steps of a program in the state of the engine."""
+"""`LoadedStep` records the position of a program's step in the engine's state, and moves it past skipped iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of the undelivered messages of a fabric, for a stall report.
+"""Describes a fabric's undelivered messages, with the state of sender and receiver, as lines of a stall report.
 
 A message stalls when no timer is armed for it and none of its packets is under way. So each line gives the state of
 both ends: bytes arrived, packets sent that have not ended anywhere, and the timers of sender and receiver.

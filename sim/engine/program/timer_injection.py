@@ -1,4 +1,4 @@
-"""Injection of entries into a host's heap, or of timers of programs, between calls of the engine."""
+"""`post` lets Python set a timer of a host or of a program between calls of the engine."""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.header import State

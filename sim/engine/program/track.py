@@ -1,4 +1,4 @@
-"""Tracks: one part of a program each in the state of the engine, and its progress.
+"""`Track` writes the steps of one job or traffic into the engine's state, follows their progress, and frees them.
 
 A step is loaded as records: events, words of messages, operations of processes. The engine plays them
 (`core.program_steps`); when nothing of a step is left its records are freed.
