@@ -1,4 +1,4 @@
-"""Speed and remaining time of a simulation, estimated from its progress reports."""
+"""Estimates the speed and remaining time of a simulation, or of many pieces of work, from their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Iteration markers (`gradwire.mark`): one line in a training script that reports each step.
+"""`gradwire.mark` appends a training step's end to a file under `gradwire exec`, and in virtual time sleeps its compute
+time.
 
     import gradwire
     ...

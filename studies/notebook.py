@@ -1,4 +1,4 @@
-"""Notebook detection and a progress bar for notebooks. Elsewhere the Python API is silent unless given a callback."""
+"""Detects notebooks, and shows a progress bar in them. Elsewhere the Python API is silent unless given a callback."""
 
 from __future__ import annotations
 

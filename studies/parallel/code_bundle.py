@@ -1,4 +1,4 @@
-"""Bundles of the user-defined files of scenarios, for machines that do not have them.
+"""Copies the user-defined files of scenarios into a folder for other machines, and maps paths into it and back.
 
 Traces, files of topologies and traffic, and modules with the files they import from beside them are copied into a
 folder that maps them to their paths on this machine. On another machine a scenario's paths are mapped into the folder,

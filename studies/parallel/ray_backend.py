@@ -1,4 +1,4 @@
-"""Ray backend: pieces of work as plain tasks of an existing cluster, or of one started here.
+"""`run_on_ray` runs tasks on a Ray cluster, an existing one or one started here, and retries lost ones.
 
 Tasks rather than Ray Tune: a sweep needs to know which points are done, and its own records say that, by content. The
 cluster gets a copy of the package, and a folder that is the tasks' working directory, so nothing has to be installed

@@ -1,4 +1,4 @@
-"""Parallel simulations of a comparison, each in a separate process, for `compare --jobs`."""
+"""Simulates the scenarios of a comparison in parallel processes, for `gradwire compare --jobs`."""
 
 from __future__ import annotations
 

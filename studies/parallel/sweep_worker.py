@@ -1,6 +1,6 @@
-"""Measurement of one sweep point, in a process of this machine or a task of a cluster.
+"""Simulates and measures one sweep point, in a process or cluster task, and records errors as its outcome.
 
-Errors are recorded as the point's outcome: only what ends the process is raised.
+Only what ends the process is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sections of a page on sweeps, training runs, judged claims, and fidelity."""
+"""Builds the sections of a report page on training runs, judged claims, and fidelity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of a report: output folders of gradwire and objects of its Python API.
+"""`report` recognises its inputs (output folders, Python objects), and writes one HTML page with a section for each.
 
 The content identifies a folder: result.json (a Result), comparison.json, sweep.toml, claims.json, training.json (a
 training run), a list of several, or fidelity.json. Results passed one by one are compared, and so are those of several

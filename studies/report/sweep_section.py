@@ -1,4 +1,4 @@
-"""Section of a sweep on a page: its table, its plots as data, and the command that resumes it."""
+"""Builds a sweep's section of a report page, with its table, plots and the command that resumes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data types of claims.
+"""Declares the data types of claims, namely settings, expected figures and claims; `verdicts` judges them.
 
 A claim is data: the runs are settings (`Setting`) times policies times seeds; the expectations are a list of `Expect`,
 each a number computed per seed and the range it should be in. The verdict follows from these alone, see

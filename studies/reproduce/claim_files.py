@@ -1,4 +1,4 @@
-"""Claims and their settings from `settings.toml` and the files of `claims/`.
+"""`read_claims` reads claims and their settings from `settings.toml` and the files of `claims/`.
 
 The `value` of an expectation is a name of `VALUES` and what its function takes after the settings; `in` is one setting
 or several. `blame` is a policy in the last of them. `published` has the fields of `PublishedNumber`.

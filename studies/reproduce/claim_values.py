@@ -1,4 +1,4 @@
-"""Figures that claims expect: functions of the measures of one seed, by the names that claims' files use."""
+"""Functions compute the figures that claims expect (ratios, gains, savings) from the measures of one seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Self-contained HTML page of judged claims with figures, and the same as plain values.
+"""Renders judged claims with figures as a self-contained HTML page, as text lines, and as plain values.
 
 It has no script and loads nothing, so it can be sent by mail and opened directly.
 """

@@ -1,4 +1,4 @@
-"""TOML files that declare policies, settings and claims: templates, and overlays of other entries.
+"""Reads the TOML declarations of policies, settings and claims, and expands their templates and repetitions.
 
 `each` repeats a table for every combination of its lists' values; a value that is a table sets several names. {name} in
 a text inserts a value, and a text that is {name} alone becomes the value itself, whose items join a list around it. The

@@ -1,4 +1,4 @@
-"""Fluid bound of a job's iteration: a time that no transport, balancer or queue can beat.
+"""Computes a lower bound of a job's iteration time, which no transport, load balancer or queue can beat.
 
 In the steady state an iteration takes at least as long as its computing, and as what it must deliver takes on any link
 of a host, or on all links together between the switch of a rack and the other switches, if all of these are busy all

@@ -1,4 +1,4 @@
-"""Magnitude of lost gradients: selective drop by magnitude should lose small ones.
+"""Computes the mean magnitude of a run's lost gradient elements, relative to loss at random.
 
     magnitude = |g| summed over the lost elements / the same, had every element the mean |g| of its tensor
 

@@ -1,4 +1,5 @@
-"""Patterns of lost packets in a training run: repetition, runs, correlation of workers, and place.
+"""Measures patterns of a training run's lost packets, such as repetition over steps, bursts and correlation between
+workers.
 
 Requires a run with `training.keep_missing`. Packets lie in an array of steps, hops (one, to servers), senders and
 positions; the messages of a sender in a hop follow each other. With servers these are tensors, in a ring the segments

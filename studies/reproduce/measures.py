@@ -1,4 +1,4 @@
-"""Measures of claims, from one Result or training run. Times are picoseconds, shares 0 to 1.
+"""Computes the measures that claims use from one Result or one training run. Times are picoseconds, shares 0 to 1.
 
 The time to an accuracy is where the straight line between two evaluations first passes it; before the first evaluation
 accuracy is that of chance. It is infinite if never reached. Processor times are measured, so only they differ when a

@@ -1,4 +1,4 @@
-"""Policies that claims compare, and arms of training runs, from `policies.toml` and `arms.toml`."""
+"""Reads the policies that claims compare and the arms of training runs, and applies one to a scenario."""
 
 from __future__ import annotations
 

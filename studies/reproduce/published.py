@@ -1,4 +1,4 @@
-"""Numbers that papers report, and the verdict on a measured figure beside them.
+"""`PublishedNumber` holds a number that a paper reports, and compares a measured figure with it into a verdict.
 
 reached : the effect is at least as large as the published one, or within the published limit. Where a figure predicts
     the number itself (`within`), it differs by at most that share.

@@ -1,4 +1,4 @@
-"""Plan of the runs that claims need; a run shared by several claims occurs once.
+"""Plans the runs that claims need, and keys each by its contents, so that shared runs occur once.
 
 A run's key is a SHA-256 over its resolved scenario, its traces and the simulator (version and sources): a stored Result
 is reused for exactly the same run only. The key of a training run is over its settings, the version of torch,

@@ -1,4 +1,5 @@
-"""Runner of reproductions: simulates or trains what published claims need, and judges them.
+"""`reproduce` simulates, emulates or trains the runs that published claims need, judges the claims, and writes page and
+figures.
 
 Every run is one task for a pool of `jobs` processes (`gradwire.studies.parallel.process_pool`), and writes its Result
 below the output folder atomically. Existing Results are not run again, so an interrupted or killed reproduction

@@ -1,5 +1,4 @@
-"""Judges claims: evaluates expectations per seed, takes the median, and computes the effects of arms against their
-baseline.
+"""Judges claims by their expectations' median over seeds, and computes the effects of arms against their baseline.
 
 A figure with a published number is compared with that (`gradwire.studies.reproduce.published`), and a claim with such
 figures has their verdict. The others are judged by limits of this project [ours]. shown : all hold. not shown : none

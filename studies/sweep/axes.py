@@ -1,4 +1,4 @@
-"""Expansion of axes to coordinates: the value of every point on every axis, in a fixed order.
+"""Expands a sweep's axes (grid, zipped, sampled, conditional) into the coordinates of its points, in a fixed order.
 
 Axes form a grid; the first one changes slowest. Zipped axes count as one, at the position of the first of them; ranges
 without a count are sampled together, as one axis at the position of the first. An axis with a condition applies where

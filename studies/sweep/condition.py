@@ -1,4 +1,5 @@
-"""Conditions on the coordinates of a point: `load >= 0.5 and transport in [ndp, dlcp]`.
+"""Parses conditions on a sweep point's coordinates, such as `load >= 0.5 and transport in [ndp, dlcp]`, into
+predicates.
 
 They compare an axis with a value and are joined by `and`, `or`, `not` and brackets; nothing is evaluated as code.
 Values with a unit are compared by size ("buffer > 512KiB"), others as they are. An axis that does not apply at a point

@@ -1,4 +1,4 @@
-"""Measures: every figure that a sweep can have as a column, by name, and distributions of a run for plots.
+"""Computes every measure that a sweep can have as a column, and distributions for plots, from a Result.
 
 They are the figures of comparisons (`gradwire.analysis.metrics`, `detailed_metrics`, `flows`) under the names of
 comparison.csv, and a few more. Times are picoseconds, sizes bytes, shares 0 to 1. Figures that a run lacks, such as the

@@ -1,4 +1,4 @@
-"""Outcome of a sweep so far, for tables, plots, Python and notebooks."""
+"""`Sweep` holds a sweep's points and their records so far, and returns them as tables, plots and texts."""
 
 from __future__ import annotations
 

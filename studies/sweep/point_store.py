@@ -1,4 +1,4 @@
-"""Store of outcomes: one small file per point, named by its key, complete or absent.
+"""`PointStore` stores the outcome of each sweep point in a small file named by the point's key.
 
     points/<key>.json       done: figures and distributions of every job; or failed: the reason
     points/<key>.running    process that works on it or, if it was killed, did: then the point counts as interrupted

@@ -1,4 +1,4 @@
-"""Points: the scenarios of a sweep, each with its coordinates, a seed, and the key of its outcome.
+"""Builds the points of a sweep, each a scenario with its coordinates, a seed, and the key of its outcome.
 
 A key is a SHA-256 over everything that determines the figures: the resolved scenario, the content of its traces and
 files, its measured window, and the simulator's sources. So a point keeps its key when a sweep is extended or its axes

@@ -1,4 +1,4 @@
-"""Values of axes as numbers: values with a unit, such as "512KiB" or "10ms", are compared and plotted by size."""
+"""Converts axis values with a unit, such as "512KiB" or "10ms", to numbers, to be compared and plotted by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runner of sweeps: simulates and measures many scenarios.
+"""`sweep` simulates and measures the missing points of a sweep, in processes of this machine or on a Ray cluster.
 
 Every point is one task of a pool: processes of this machine (`gradwire.studies.parallel.process_pool`) or tasks of a
 Ray cluster (`gradwire.studies.parallel.ray_backend`). Its outcome is written at once and atomically, so an interrupted

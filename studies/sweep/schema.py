@@ -1,4 +1,5 @@
-"""Schema of sweep files: scenario, axes, conditions, measures and plots, as pydantic models.
+"""Pydantic models declare and check a sweep file's scenario, axes, conditions, measures and plots; `load_sweep` reads
+one.
 
 name = "load"
 scenario = "websearch"

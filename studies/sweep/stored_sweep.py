@@ -1,4 +1,4 @@
-"""Sweep as stored in its folder: the declaration, the table of points, and a record for each.
+"""Writes a sweep's declaration into its folder, and reads a stored sweep with its points and records.
 
 `gradwire sweep` resolves every point anew, and so detects points that a change of scenario or simulator affects.
 Reading the measurements needs neither: coordinates and keys are in points.parquet.

@@ -1,4 +1,4 @@
-"""Tables of a sweep, as files and as text: one row per coordinates, over its seeds, and one per point.
+"""Builds a sweep's tables (means over seeds, and one row per point), and writes them as files and text.
 
     sweep.parquet, .csv      axes; `runs` and `failed`; per measure its mean, `_low` and `_high` (the 95 % interval of
                              the mean over the seeds, by Student's t), `_count` (number of seeds that have it)

@@ -1,4 +1,4 @@
-"""Training runs over seeds: the same variants several times, with other initial parameters and data orders.
+"""Reseeds training scenarios, so that variants can be compared in pairs, and trains several in parallel processes.
 
 All variants share a seed's randomness, so that they can be compared in pairs: the remaining difference is due to the
 variants, and its spread over seeds gives its uncertainty.

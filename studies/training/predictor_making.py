@@ -1,7 +1,6 @@
-"""Making of parameter predictors: `gradwire predictor`, and `make_predictor` for programs.
+"""`make_predictor` runs training runs, samples their parameters, and fits a parameter predictor to the samples.
 
-It runs ordinary training runs, samples their parameters, and fits a network to the samples. Finished parts are in a
-folder beside the output file, and are reused.
+The training runs are ordinary ones. Finished parts are in a folder beside the output file, and are reused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Training runs over a network: `gradwire train`, and `train` for programs.
+"""`train` trains the model of a scenario over its simulated or emulated network, and writes or resumes the run's
+folder.
 
 A trainer (`gradwire.training`) receives the network of the scenario, which may be the simulator's
 (`gradwire.sim.sessions.session`) or the testbed's (`gradwire.emu.session`). The folder is written at every evaluation

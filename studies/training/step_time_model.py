@@ -1,4 +1,4 @@
-"""Step times of a training run at other link rates, without training again.
+"""Computes the step times of a training run at other link rates, by simulating some steps without training again.
 
 If workers step together and nothing is lost, the outcome does not depend on the network's rate. So a run over an ideal
 network is trained once, and the packet simulator runs some steps with its mean bytes per step, on the scenario's own

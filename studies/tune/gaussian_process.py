@@ -1,4 +1,4 @@
-"""Bayesian optimisation in two dimensions: a Gaussian process of the measurements, and the next point to measure.
+"""Suggests the next point of a Bayesian optimisation in two dimensions, by a Gaussian process of the measurements.
 
 ByteScheduler finds its partition and credit this way (Peng et al., SOSP '19, section 5), because a measurement is
 expensive, and the time as a function of both is smooth and has no formula. The process has a Gaussian kernel on the

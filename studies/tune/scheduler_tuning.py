@@ -1,4 +1,4 @@
-"""Tuning of a scheduler: search by simulation for ByteScheduler's partition and credit."""
+"""`tune` searches the partition and credit of ByteScheduler that minimise a job's iteration time, by simulations."""
 
 from __future__ import annotations
 

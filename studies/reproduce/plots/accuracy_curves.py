@@ -1,4 +1,4 @@
-"""Figure of accuracy against time and bytes: means over seeds, a line for each arm."""
+"""Plots accuracy against time and bytes, as means over seeds with a line for each arm (policy)."""
 
 from __future__ import annotations
 

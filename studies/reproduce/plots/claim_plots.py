@@ -1,4 +1,4 @@
-"""Figure of a claim: its measure by setting and policy, with the seeds' range as a bar.
+"""`claim_figure` draws a claim's measure by setting and policy, as bars that span the seeds' range.
 
 Settings with a baseline show effects (`effect_plots`), and rings the places of lost packets (`loss_maps`).
 """

@@ -1,4 +1,4 @@
-"""Maps of lost packets in a ring: one by sender and hop for each arm that recorded them."""
+"""Draws maps of the share of packets lost in a ring, by sender and hop, one for each arm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of claims' figures: size, panels and their lines."""
+"""Functions create the empty figures and panels of claims, in a page's width, with grid lines and spines."""
 
 from __future__ import annotations
 

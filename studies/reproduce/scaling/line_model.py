@@ -1,4 +1,4 @@
-"""Iteration time of overlapped averaging by a model of one node's line, without the simulator.
+"""Predicts the iteration time of overlapped averaging from nodes' compute times and line rate, without the simulator.
 
 Every operation takes a latency and its bytes over the line rate, one after the other in the order of requests, as on a
 network whose only bottleneck is each node's own line. Nodes wait for the slowest one: with log-normal jitter its

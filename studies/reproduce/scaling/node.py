@@ -1,4 +1,4 @@
-"""Nodes of many cores that share one memory: compute times of a training step.
+"""`Node` models the compute time of a training step on a many-core machine with shared memory bandwidth.
 
 A step alternates between matrix products, which the cores divide among them, and passes over memory, whose bandwidth
 they share [code: github.com/NU-CUCIS/pcnn]. The two take turns, so their times add up:

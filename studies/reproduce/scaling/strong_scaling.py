@@ -1,4 +1,4 @@
-"""Predicted speed-ups of Lee et al.: one step of fixed size on more and more nodes, and the calibrated parameter.
+"""Predicts strong-scaling speed-ups (Lee et al.) by number of nodes, and calibrates the node model's serial share.
 
 The serial share of a node's cores is calibrated to one published number, VGG-16's speed-up of 2516.36 on 256 nodes over
 one core [abstract]. VGG-16 is the better choice of the two: it spends most of its time in matrix products, and only

@@ -1,4 +1,4 @@
-"""Floating-point operations and memory traffic of a training step, counted from a model's layers.
+"""Counts the floating-point operations and memory traffic of a training step from a model's layers.
 
 Memory traffic is what the authors' code of Lee et al. moves [code: github.com/NU-CUCIS/pcnn]: it writes every
 convolution as a matrix of columns (im2col) and multiplies matrices with MKL. Each pass over an array counts once, at

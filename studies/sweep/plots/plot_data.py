@@ -1,4 +1,4 @@
-"""Prepares what sweep plots share: done points and means, display units, labels, markers, and axes with their ticks."""
+"""Prepares the data that sweep plots share, such as done points, means, display units, labels and axis ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of plots, each drawing one panel from `part`, its data.
+"""Each plot kind (lines, heat map, gain, CDF, tail, Pareto) draws one panel of a sweep's figure from its rows.
 
 `whole`, the data of all panels, determines colours, ticks and units.
 """

@@ -1,4 +1,4 @@
-"""Plots of a sweep, as declared in its file.
+"""Draws the plots that a sweep's file declares, as figures with a legend; `plot_kinds` draws their panels.
 
 They are as wide as one column of a paper (3.33 in) or two (7 in), with letters of 7 to 8 pt, so they need no scaling
 there; `font = "serif"` is like Times. Colours are those of Okabe and Ito, and lines also differ in style and marker for
