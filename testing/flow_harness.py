@@ -1,4 +1,4 @@
-"""Both ends of one flow without a network, in plain Python; the test delivers the packets.
+"""`FlowHarness` runs both ends of one flow of a transport in plain Python; the test delivers the packets.
 
 `FlowHarness` runs the functions of a transport uncompiled, so a debugger can step through them; with `word=Word` a
 number that does not fit the engine's 64 bits raises OverflowError.

@@ -1,4 +1,4 @@
-"""Comparison of a scenario's run on the engine with the oracle, packet by packet.
+"""Runs a scenario on the engine and its messages on the oracle, and compares both packet by packet.
 
 A recorder creates the engine for `simulate` and keeps it. The messages of its programs, each with its start time, are
 then sent through the oracle, and both outcomes are compared.

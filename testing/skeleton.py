@@ -1,4 +1,4 @@
-"""Skeletons of user-defined components: a working component, its test and a scenario, made from templates."""
+"""`write_skeleton` writes a working user-defined component, its test and a scenario, from templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a scenario, without a scenario around them."""
+"""`transport` builds a transport's table of settings for tests, without a scenario around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregation groups: messages between one host and many, summed, or copied, by the switches next to these hosts.
+"""Models the oracle's aggregation groups, whose packets switches sum or copy on the way between one host and many.
 
 Sums are real here: a packet records the members whose parts it sums, and the values, if messages have values; the one
 host checks that every sum contains each part once.

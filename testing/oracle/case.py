@@ -1,4 +1,4 @@
-"""Description of one run: a network, its messages and changes; and the complete outcome."""
+"""Declares a case (network, messages, changes during the run) and its outcome, for comparing engine and oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a case with the engine and with the oracle, and their first difference."""
+"""Runs a case with the engine and with the oracle, and describes the first difference between their outcomes."""
 
 from __future__ import annotations
 

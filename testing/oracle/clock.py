@@ -1,4 +1,5 @@
-"""The clock, and links: one SimPy event per occurrence. Ports are in `port`, hosts in `host`.
+"""`Clock` orders the oracle's SimPy events by time and phase; `Link` transmits, delays and loses its packets. Ports are
+in `port`, hosts in `host`.
 
 Simultaneous events at one node happen in this order, the *phase* of the event:
 

@@ -1,4 +1,4 @@
-"""Flow records: the words of the engine's state that a transport reads and writes, in a Python list.
+"""`Flow` holds both ends of an oracle's message, in words that a transport's uncompiled functions read and write.
 
 A transport's functions only know offsets from `gradwire.jit.records.constants`, so the same functions work here. Only the words
 that transports may read are filled in; the oracle keeps the rest of the engine's state in attributes.

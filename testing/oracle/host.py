@@ -1,4 +1,4 @@
-"""Hosts with their NICs, and the senders of their flows; the receivers are in `receivers`."""
+"""`OracleHost` models a host of the oracle, whose NIC sends the packets of its flows; receivers are in `receivers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The oracle: the network of a case, built from the modules beside this one and run by SimPy."""
+"""`Oracle`, the engine's plain-Python reference, builds a case's network from the modules beside it, and runs it with
+SimPy."""
 
 from __future__ import annotations
 

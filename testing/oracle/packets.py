@@ -1,4 +1,4 @@
-"""Packets and the records of them, with the engine's packet words split into fields."""
+"""Declares the oracle's packets and its records of them, and converts packets from and to the engine's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The ports of a switch: queues, drops and marks, scheduling, and the shared buffer."""
+"""`OraclePort` models a switch's egress port (queues, marks, drops, scheduling, pauses); `Buffer` models its ports'
+shared buffer."""
 
 from __future__ import annotations
 

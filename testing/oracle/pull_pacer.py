@@ -1,4 +1,5 @@
-"""Pacer of a host's pulls: receivers take turns, at the pace at which the requested packets can arrive."""
+"""`PullPacer` sends the pulls of an oracle host's receivers in turns, at the pace at which requested packets can
+arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers of the flows to one host: they take data packets and probes and answer them."""
+"""`Receivers` takes the data packets and probes that reach an oracle's host, and queues the transports' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of components, called as the engine calls them but as plain Python."""
+"""`rule` returns a component's function as plain Python, called as the engine calls the compiled one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches: routing, and aggregation of packets; their queues are in `port`."""
+"""`OracleSwitch` routes the oracle's packets by the load balancer, and sums or copies them; `port` queues them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timers of a host: actions at set times, deferred while the host is stopped."""
+"""`Timers` fires the timers of an oracle's host in order, and defers them while the host is stopped."""
 
 from __future__ import annotations
 
