@@ -1,4 +1,5 @@
-"""Accelerators: machines of a network that hold several accelerators, joined by a scale-up switch.
+"""Replaces a network's machines by their accelerators as hosts, joined by scale-up and PCIe switches within each
+machine.
 
 A machine is a host of the topology. If it holds G accelerators, each of these becomes a host: jobs place workers on
 accelerators, traffic goes between them, and each has one node per port:

@@ -1,4 +1,4 @@
-"""Base round trips: the time of a full packet and its answer between two hosts on an unloaded network.
+"""Computes base round trips, the times of a full packet and its answer between two hosts on an unloaded network.
 
 `network_size` sums them up for `gradwire check`.
 

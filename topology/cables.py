@@ -1,4 +1,4 @@
-"""Cables of a network as a plain list, with overrides for single cables and checks of counts.""" ""
+"""Declares a network's cables as plain named tuples, overrides the properties of single cables, and checks counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network: numbered nodes and directed links in flat arrays.
+"""`Network` holds numbered nodes and directed links in flat arrays; `assemble` checks nodes and cables, and builds it.
 
 A `Network` is plain data, without routing or state. Generators and readers (`kinds/`) list nodes and cables and pass
 them to `assemble`, which checks *everything*, reports all errors at once, and only then builds the arrays. So every

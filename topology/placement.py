@@ -1,4 +1,4 @@
-"""Placement of workers and servers on hosts.
+"""Places the workers and servers of jobs on hosts, by a rule (packed, spread, random, rails) or by name.
 
 * packed: hosts in locality order, workers first, so that a job fills switch after switch;
 * spread: dealt over the edge switches in turn, workers first;

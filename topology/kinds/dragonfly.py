@@ -1,4 +1,5 @@
-"""The topology kind `dragonfly`: fully connected groups of switches, with cables between all groups."""
+"""Declares the topology table `dragonfly`, and builds its fully connected groups of switches, with cables between all
+groups."""
 
 from __future__ import annotations
 

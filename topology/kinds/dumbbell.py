@@ -1,4 +1,4 @@
-"""The topology kind `dumbbell`: two switches joined by the bottleneck cable."""
+"""Declares the topology table `dumbbell`, and builds its two switches, joined by the bottleneck cable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topology kind `fat_tree`: the fat-tree of k-port switches, with two or three tiers."""
+"""Declares the topology table `fat_tree`, and builds its fat-tree of k-port switches, with two or three tiers."""
 
 from __future__ import annotations
 

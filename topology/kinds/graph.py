@@ -1,4 +1,5 @@
-"""The topology kind `graph`: any network, from a networkx graph, or a GraphML, GML or edge-list file.
+"""Declares the topology table `graph`, and builds its network from a networkx graph or a GraphML, GML or edge-list
+file.
 
 Nodes may carry `kind` ("host" or "switch"); without it a node of degree 1 is a host and every other one a switch. A
 host with several edges has as many network cards (see `multi_nic_hosts.py`); nodes of kind "host" with the same

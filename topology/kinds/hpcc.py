@@ -1,4 +1,5 @@
-"""The topology kind `hpcc`: `topology.txt`, the network format of the HPCC and ConWeave simulators.
+"""Declares the topology table `hpcc`, and reads its network from `topology.txt`, the format of the HPCC and ConWeave
+simulators.
 
     nodes switches links            three numbers
     16 17 18                        the switches' numbers (on one or more lines); every other node is a host

@@ -1,4 +1,4 @@
-"""The topology kind `leaf_spine`: a two-layer Clos network."""
+"""Declares the topology table `leaf_spine`, and builds its two-layer Clos network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topology kind `rail`: a rail-optimised leaf-spine for hosts with several network cards."""
+"""Declares the topology table `rail`, and builds its rail-optimised leaf-spine for hosts with several network cards."""
 
 from __future__ import annotations
 

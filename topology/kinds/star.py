@@ -1,4 +1,4 @@
-"""A star: all hosts around one switch."""
+"""Declares the topology table `star`, and builds its network of hosts around one switch."""
 
 from __future__ import annotations
 

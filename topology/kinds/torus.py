@@ -1,4 +1,4 @@
-"""The topology kind `torus`: a grid of switches that wraps around in every dimension."""
+"""Declares the topology table `torus`, and builds its grid of switches that wraps around in every dimension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ECMP groups: the links at a switch on which the cheapest paths to a destination start.
+"""`GroupFinder` finds ECMP groups, the links at a switch on which the cheapest paths to a destination start.
 
 These are the links to neighbours whose remaining cost is lower by exactly the link's cost. Links to neighbours of one
 kind at one cost form a *bundle*, which leads to all destinations of a kind or to none; so bundles and kinds are

@@ -1,4 +1,4 @@
-"""All shortest paths of a network.
+"""`build_routing` finds all shortest paths of a network; `Routing` returns their next hops, distances and links.
 
 Tables are per *edge switch*, not per host: a packet first travels to its host's edge switch, and all hosts of that
 switch share the path to it. Equal sets of egress links are stored once per switch as an ECMP *group*, equal groups once

@@ -1,4 +1,5 @@
-"""Costs of the cheapest paths from every kind of switch to every kind with hosts.
+"""`search` finds the cheapest paths' costs and hops between kinds of switches (twins with equal links) towards those
+with hosts.
 
 Two switches are of one *kind* if they are joined to the same switches by cables of the same costs (twins in graph
 theory): the edge switches of a pod of a fat-tree, the leaves of a leaf-spine, the spines. Paths from them and to them
