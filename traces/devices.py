@@ -1,4 +1,4 @@
-"""Compute devices: selection by name, and the makers' names for them."""
+"""Selects a compute device by name, and returns the makers' names of devices and processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parts of a trace: tensors, iterations and communications."""
+"""Declares the parts of a trace, namely tensors, iterations and communications, and computes the members of parallel
+groups."""
 
 from __future__ import annotations
 

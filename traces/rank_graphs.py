@@ -1,4 +1,4 @@
-"""Execution graphs of a job's ranks, as in Chakra files: computation, calls and dependencies.
+"""`RankGraphs` holds and checks the execution graphs (computation, calls, dependencies) of all ranks of a job.
 
 Rows are the nodes of all ranks in an order in which they could run: a row depends only on earlier rows of its rank. A
 *call* is a collective or a message; it has one row at each of its members.

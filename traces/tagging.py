@@ -1,4 +1,5 @@
-"""Tagging of a trace: the priority of tensors and the importance of their packets.
+"""`Tagger` marks the important packets of a trace's tensors by magnitude; `layer_priorities` assigns priorities to
+tensors by layer.
 
 A trace has figures per chunk of 256 elements; packets have any size. The mean |g| of a packet is the mean of the chunks
 it overlaps, weighted by overlap; its largest |g| is their largest. Where a packet cuts through a chunk, the chunk's

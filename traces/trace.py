@@ -1,4 +1,5 @@
-"""Trace: the network traffic of one training job, recorded once and replayed at will.
+"""`Trace` holds a training job's layers, tensors, and gradients' ready times and magnitudes by iteration; `load_trace`
+loads one.
 
 A trace holds, for a few captured iterations, *when* each gradient was ready and *how large* its values were, but not
 the values themselves. No network policy needs more, and it is small: six bytes per 256 elements.

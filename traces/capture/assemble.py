@@ -1,4 +1,5 @@
-"""Assembly of a trace from recorded iterations: layers, the parameters of each, and float16 magnitudes.
+"""`assemble` builds a trace's layers, tensors and magnitudes from recorded iterations; `NumberedModel` numbers modules
+and parameters.
 
 Layers are the modules that own parameters directly, in the order in which they first ran; in most networks these are
 the leaf modules with parameters. A parameter belongs to the first of its owners to run, so tied weights are one tensor

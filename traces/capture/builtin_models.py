@@ -1,4 +1,4 @@
-"""Capture of a trace with a built-in model and a data set, for `gradwire capture`.
+"""`BuiltinRun` trains a built-in model on a data set and captures a trace of it, for `gradwire capture`.
 
 Needs the extra `capture` (torch, pillow).
 """

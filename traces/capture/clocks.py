@@ -1,4 +1,4 @@
-"""Clocks that time work on a device: the processor's monotonic clock, and CUDA events.
+"""Clocks time work on the processor or a CUDA device; a `Timeline` excludes pauses from an iteration's times.
 
 On the CPU a mark is the time. CUDA works asynchronously, so there a mark is an event put into the current stream; its
 time is known only once the device has passed it. All events of an iteration are read after one synchronisation at its

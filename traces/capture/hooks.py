@@ -1,4 +1,4 @@
-"""Hooks into PyTorch calls; each function returns the one that removes its hook."""
+"""Functions hook PyTorch's module calls and loss scaling for the recorder, and unwrap optimizers and their closures."""
 
 from __future__ import annotations
 

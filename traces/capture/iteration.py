@@ -1,4 +1,4 @@
-"""Times and gradient figures of one captured iteration, from the marks of its step."""
+"""`iteration_of` computes the times and gradient figures of a captured iteration from the marks of its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks that the recorder's hooks leave in one step, and the figures computed from them."""
+"""`StepMarks` holds the marks that the recorder's hooks leave in one step, and checks that the step is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture plan: steps that are recorded, sampled, or used to measure the overhead of recording."""
+"""`CapturePlan` lists the training steps to record, to sample, and to use for measuring the overhead of recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Recorder: hooks on a model and its optimizer that time layers and gradients and summarise gradients.
+"""`TraceRecorder` hooks a model and its optimizer, times layers and gradients, summarises gradients, and returns a
+trace.
 
 The training loop is not changed. An iteration begins when the model is called with gradients enabled; forward hooks
 time every layer; a hook per parameter fires when its gradient has been accumulated; the optimizer's step hooks mark the

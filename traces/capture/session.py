@@ -1,4 +1,4 @@
-"""Recording of a trace around a user's PyTorch training loop, with two more lines.
+"""`capture` records a trace around a user's PyTorch training loop, with two more lines.
 
     with gradwire.capture(model, optimizer, out="run1.trace") as cap:
         for images, labels in loader:

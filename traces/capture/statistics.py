@@ -1,4 +1,5 @@
-"""Gradient statistics: three figures per chunk of 256 elements and, optionally, the gradient itself.
+"""Computes mean, maximum and root mean square per chunk of 256 gradient elements, and stores whole gradients in
+temporary files.
 
 The figures are computed on the gradient's device, so that only a few numbers leave it, after the step: nothing here
 makes the device wait, except storing whole gradients.

@@ -1,4 +1,4 @@
-"""Training tasks of the built-in models: batches as tensors, and the loss.
+"""`Task` provides the batches and the loss to train a built-in model, on pictures or spans of text.
 
     images   pictures scaled to [-2, 2], enlarged or reduced bilinearly to squares; cross entropy with their
              labels, plus the auxiliary classifiers' at the weight the model names

@@ -1,4 +1,4 @@
-"""Image data sets for captures: CIFAR in two layouts and folders of pictures, decoded on demand.
+"""Loads image data sets for captures, from Parquet files, CIFAR pickles or folders of pictures, decoded on demand.
 
 Three layouts are recognised in the given folder; nothing is downloaded:
 

@@ -1,4 +1,4 @@
-"""Plain text for capturing the training of language models.
+"""Loads and tokenises plain text for capturing the training of language models.
 
 A text is one file, or a folder whose `*.txt` files are read in alphabetical order. It is tokenised in one of three
 ways:

@@ -1,4 +1,4 @@
-"""Contract of a trace format: a class with static methods that read or write files, or both.
+"""Declares the contract (`Format`) and options of classes that read or write other tools' trace files, and lists them.
 
     recognise(path, head) -> bool       True if a file with this name and these first bytes may be of the format
     read(path, options) -> Draft        with `recognise`: the content (see `gradwire.traces.formats.draft`)

@@ -1,4 +1,5 @@
-"""Entry points for import and export of traces in other tools' formats."""
+"""`import_trace` and `export_trace` convert other tools' files to traces and back, and draw magnitudes that a file
+lacks."""
 
 from __future__ import annotations
 

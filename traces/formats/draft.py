@@ -1,4 +1,5 @@
-"""Drafts: the common form of all importers, a job as a foreign file describes it, without gradient magnitudes.
+"""`Draft` declares the common form in which importers describe a foreign file's job; functions derive its layers'
+times. It has no gradient magnitudes.
 
 An importer fills a `Draft`; `gradwire.traces.formats.convert` turns it into a Trace. Parts that an importer did not
 understand or left out on purpose are counted in `Draft.skipped` by a name that can be found in the file; the counts go

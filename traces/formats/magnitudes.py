@@ -1,4 +1,4 @@
-"""Model of gradient magnitudes for files without any, fitted to a trace of real training.
+"""Draws gradient magnitudes for imported files without any, from a model fitted to a trace of real training.
 
 Other formats have sizes and times but no gradient values. Magnitude tagging needs values, so importers draw chunk
 magnitudes from a model, and the manifest states it (`"magnitudes": {"source": "model", ...}`) with every parameter. The

@@ -1,4 +1,5 @@
-"""Minimal protocol buffers for Chakra files (protobuf.dev/programming-guides/encoding).
+"""Encodes and decodes protocol buffers for Chakra files (protobuf.dev/programming-guides/encoding), as far as they
+need.
 
 A message is a sequence of fields, each a number and a wire type: varint, eight or four bytes, or bytes with their
 length. A Chakra file is a sequence of messages, each preceded by its length as a varint.

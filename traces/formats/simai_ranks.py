@@ -1,4 +1,4 @@
-"""Graphs of all ranks from a SimAI workload, whose rows are those of one rank; the header implies those of others.
+"""Builds the graphs of all ranks, with pipeline stages, from a SimAI workload, whose rows are those of one rank.
 
 AICB divides the layers of a model by the stages and writes what a rank of any stage computes and calls, the rows of a
 micro-batch `ga` times in a row, and in the header the bytes that a micro-batch sends to the next stage, `pp_comm`

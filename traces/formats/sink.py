@@ -1,4 +1,4 @@
-"""Writer of foreign files: completely or not at all, never over existing files."""
+"""`write_files` writes the files of other tools' formats, completely or not at all, never over existing files."""
 
 from __future__ import annotations
 

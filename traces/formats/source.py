@@ -1,4 +1,4 @@
-"""Reader of foreign files: plain or gzipped, of any size, with one clear error per defect."""
+"""`Source` reads other tools' files, plain or gzipped, of any size, with one clear error per defect."""
 
 from __future__ import annotations
 

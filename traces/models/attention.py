@@ -1,4 +1,5 @@
-"""Multi-head attention and the feed-forward layer of the Transformer, BERT and GPT-2.
+"""Defines multi-head attention, the feed-forward layer and the encoder layer of the Transformer, BERT and GPT-2, in
+PyTorch.
 
 Every projection is a linear layer of its own, so that a trace has its times and the moment its gradient is ready.
 (torch's MultiheadAttention holds them as bare parameters.)

@@ -1,4 +1,4 @@
-"""BERT-base in plain PyTorch, with the masked-token head.
+"""Defines BERT-base in plain PyTorch, with the masked-token head.
 
 Parameters with the published vocabulary of 30,522, checked in the tests: 109,514,298, as in Hugging Face's
 "BertForMaskedLM"; the paper rounds to 110 M. The head for "next sentence" (592,130 more) is left out, as plain text has

@@ -1,4 +1,4 @@
-"""Plain convolutional networks: AlexNet and VGG for ImageNet, VGG and a narrow VGG-11 for CIFAR.
+"""Defines plain convolutional networks, AlexNet and VGG for ImageNet, VGG and a narrow VGG-11 for CIFAR.
 
 Parameters, checked in the tests: AlexNet 61,100,840, VGG-16 138,357,544 and VGG-19 143,667,240 with 1000 classes, as in
 torchvision; with the CIFAR head 14,728,266 and 20,040,522 with 10 classes. VGG-11 with a quarter of the channels of

@@ -1,4 +1,4 @@
-"""GPT-2 (small) in plain PyTorch, and a very small one for characters.
+"""Defines GPT-2 (small) in plain PyTorch, and a very small one for characters.
 
 Parameters with the published vocabulary of 50,257, checked in the tests: 124,439,808; of the small one, two layers of
 width 128 (our choice), with 128 characters: 445,952.

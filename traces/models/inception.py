@@ -1,4 +1,4 @@
-"""GoogLeNet and Inception-v3 in plain PyTorch, with and without their auxiliary classifiers.
+"""Defines GoogLeNet and Inception-v3 in plain PyTorch, with and without their auxiliary classifiers.
 
 Parameters with 1000 classes, checked in the tests, are those of torchvision: GoogLeNet 13,004,888 with both
 auxiliary classifiers and 6,624,904 without; Inception-v3 27,161,264 and 23,834,568.

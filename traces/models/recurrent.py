@@ -1,4 +1,4 @@
-"""LSTM language models in plain PyTorch: the medium and the large one of Zaremba et al.
+"""Defines LSTM language models in plain PyTorch, the medium and large ones by Zaremba et al., and a small one.
 
 Parameters with a vocabulary of 10,000, checked in the tests: 19,780,400 (650 units) and 66,034,000 (1500); the paper
 rounds to 20 M and 66 M. torch's LSTM has two biases where the paper has one, a difference of less than 0.1 %.

@@ -1,4 +1,4 @@
-"""Residual networks in plain PyTorch: ResNet-18 and -50 for large pictures, ResNet-8, -20 and -110 for CIFAR.
+"""Defines residual networks in plain PyTorch, ResNet-18 and -50 for large pictures, ResNet-8, -20 and -110 for CIFAR.
 
 They are written out here because torchvision is a large dependency for a few well-known architectures. Parameters,
 checked in the tests: ResNet-18 11,689,512 and ResNet-50 25,557,032 with 1000 classes, as in torchvision; ResNet-20

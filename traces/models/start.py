@@ -1,4 +1,4 @@
-"""Initialisation of convolutional networks."""
+"""`initialise` sets the initial weights of convolutional networks, He's normal for convolutions."""
 
 from __future__ import annotations
 

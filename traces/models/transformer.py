@@ -1,4 +1,4 @@
-"""The Transformer (base), encoder and decoder, in plain PyTorch.
+"""Defines the Transformer (base), encoder and decoder, in plain PyTorch.
 
 Parameters with a shared vocabulary of 37,000, checked in the tests: 63,082,496; table 3 of the paper says 65
 million for a vocabulary of "about 37,000".

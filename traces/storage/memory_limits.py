@@ -1,4 +1,4 @@
-"""Memory limits of traces: a few bytes of a file can declare more than the machine has."""
+"""Measures the machine's memory, and refuses traces that would take more than half of what is available."""
 
 from __future__ import annotations
 

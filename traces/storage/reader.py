@@ -1,4 +1,4 @@
-"""Strict reader of traces.
+"""`read_parts` reads the folder of a trace strictly, and checks it against the schemas in `tables`.
 
 Any deviation from `gradwire.traces.storage.tables` raises TraceError with the file, the value and the expected one.
 """

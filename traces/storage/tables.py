@@ -1,4 +1,5 @@
-"""Files of a trace: `manifest.json` and four Parquet tables (zstd, with page checksums).
+"""The schemas declare the columns of a trace's Parquet tables, by format version; `reader` and `writer` apply them. A
+trace is a folder with `manifest.json` and four Parquet tables (zstd, with page checksums).
 
 The tables are `layers`, `tensors`, `iterations` (times as lists, per layer L, L and per tensor T) and `chunks`, with
 rms if known; their columns are in `SCHEMAS`. A trace with collectives other than those of gradients

@@ -1,4 +1,4 @@
-"""Validation of a trace: its parts fit together, and its times are those of training."""
+"""Checks that the parts of a trace fit together, and that its times are possible in training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of two traces for `gradwire trace diff A B`: tensors, times and gradient magnitudes.
+"""Compares the tensors, times and gradient magnitudes of two traces, for `gradwire trace diff A B`.
 
 Tensors are matched by name. Two traces without common names but with the same sizes in the same order (a captured trace
 and an imported one, say) are matched by position instead, and the result says so. Phases are matched by name as well;

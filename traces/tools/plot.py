@@ -1,4 +1,4 @@
-"""Plots of a trace: `gradwire trace plot`.
+"""Draws a trace's timeline and gradient magnitudes as PNG files, for `gradwire trace plot`.
 
     timeline.png     one iteration, layer by layer: forward, backward, ready time of each gradient; bytes per layer
                      beside it, and below it the share of all bytes that is ready by then

@@ -1,4 +1,4 @@
-"""Merging the traces recorded by the ranks of one job into one trace.
+"""Merges the traces recorded by the ranks of one job into one trace, for `gradwire trace merge`.
 
 Ranks of a data-parallel job run the same model on different data, so their traces agree in layers, tensors and steps
 and differ in times and magnitudes. The merged trace holds the iterations of all of them, rank after rank, and the

@@ -1,4 +1,4 @@
-"""Gradients of one trace at the times of another, for `gradwire trace retime`.
+"""`retime` combines the gradients of one trace with the times of another, for `gradwire trace retime`.
 
 A CPU recording gives a model's gradients and their magnitudes, but not their ready times on a GPU: no scale factor
 helps, as layers that compute much and layers that hold much slow down differently. So sizes and magnitudes of one

@@ -1,4 +1,4 @@
-"""Matching the gradients of two traces, by name or by order and size.
+"""`match_tensors` matches the gradients of two traces, by name or by order and size.
 
 Names rarely survive a profiler, sizes do. So tensors are matched
 

@@ -1,4 +1,4 @@
-"""Graph of a Chakra file, and its schedule on one rank, for `gradwire.traces.formats.kinds.chakra`."""
+"""`ChakraGraph` holds the nodes of a Chakra file; functions schedule them on one rank, and fill a draft trace."""
 
 from __future__ import annotations
 

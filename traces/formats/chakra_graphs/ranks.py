@@ -1,4 +1,4 @@
-"""Chakra graphs of all ranks of a job, scheduled together once (one rank: `gradwire.traces.formats.kinds.chakra`).
+"""Reads the Chakra graphs of all ranks of a job, matches their collectives and transfers, and schedules them together.
 
 Files are NAME.RANK.et in one folder. A collective is among the ranks whose graphs have its process group, `pg_name`
 (all ranks if it has none); the k-th of a group at one rank is the k-th of it at the others. A send (`comm_src`,

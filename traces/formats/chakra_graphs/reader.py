@@ -1,4 +1,4 @@
-"""Reader of one Chakra file: messages to the nodes of a graph."""
+"""Reads the messages of one Chakra file into the nodes of a `ChakraGraph`."""
 
 from __future__ import annotations
 

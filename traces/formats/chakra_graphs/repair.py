@@ -1,4 +1,4 @@
-"""Repair of Chakra graphs: missing order of streams, and dependency cycles.
+"""Repairs Chakra graphs by chaining nodes in the order of their stream and cutting dependency cycles.
 
 PyTorch's converter may let nodes of a GPU depend only on the CPU node that launches them, without the order of their
 stream. Control dependencies may close cycles, also in Chakra's own sample.

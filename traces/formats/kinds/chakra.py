@@ -1,4 +1,5 @@
-"""Chakra execution traces, `.et`, as run by ASTRA-sim (github.com/mlcommons/chakra, schema/protobuf/et_def.proto).
+"""The format `chakra` reads and writes Chakra execution traces (`.et`), as run by ASTRA-sim
+(github.com/mlcommons/chakra, schema/protobuf/et_def.proto).
 
 A file is one rank's graph: a GlobalMetadata message, then one Node per operation, each preceded by its length. Nodes
 compute (with a duration in microseconds), communicate, or load and store memory, and depend on each other by id.

@@ -1,4 +1,4 @@
-"""Plain CSV table of tensors with a header, for users without another tool's file.
+"""The format `csv` reads and writes a plain CSV table of tensors, for users without another tool's file.
 
     name,layer,shape,dtype,forward_us,backward_us
     conv1.weight,conv1,64x3x7x7,float32,900,450

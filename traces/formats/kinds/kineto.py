@@ -1,4 +1,4 @@
-"""PyTorch profiler output: Kineto's Chrome trace JSON, plain or gzipped, of one process.
+"""The format `kineto` reads PyTorch profiler output, Kineto's Chrome trace JSON, plain or gzipped, of one process.
 
 Gradients are, in this order of preference,
 

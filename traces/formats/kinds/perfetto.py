@@ -1,4 +1,4 @@
-"""Timeline of a trace as Chrome trace JSON, for ui.perfetto.dev and chrome://tracing, with an importer.
+"""The format `perfetto` writes a trace's timeline as Chrome trace JSON for ui.perfetto.dev, and reads such files back.
 
 Every worker is a process with the tracks forward, backward and optimizer, an arrow-less instant per gradient that
 becomes ready, and a counter of the bytes that are ready. Iterations follow each other. The events' arguments hold the

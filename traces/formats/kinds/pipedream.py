@@ -1,4 +1,5 @@
-"""PipeDream's profiler output, `graph.txt` (github.com/msr-fiddle/pipedream, graph/graph.py).
+"""The format `pipedream` reads PipeDream's profiler output, `graph.txt` (github.com/msr-fiddle/pipedream,
+graph/graph.py).
 
 One line per node, then one indented line per edge:
 

@@ -1,4 +1,5 @@
-"""SimAI's text workload, written by AICB (github.com/aliyun/aicb) and in ASTRA-sim 1.0's older dialects.
+"""The format `simai` reads and writes SimAI's text workloads, of AICB (github.com/aliyun/aicb) and ASTRA-sim 1.0's
+older dialects.
 
     HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 16 ...
     2

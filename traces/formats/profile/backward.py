@@ -1,4 +1,4 @@
-"""Forward and backward passes on the CPU: autograd functions, forward operators, and optimizer updates."""
+"""Finds the forward and backward passes and the optimizer updates among a profile's CPU records."""
 
 from __future__ import annotations
 

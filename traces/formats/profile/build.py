@@ -1,4 +1,4 @@
-"""Conversion of a profile's records to a draft: gradients, layers, iterations and groups."""
+"""`fill_draft` converts a profile's records to a draft trace's gradients, layers, iterations and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection of the collectives that carry gradients, not activations, statistics or metrics.
+"""Selects a profile's collectives that carry gradients, not activations, statistics or metrics.
 
 The criteria, in this order: the process group is data parallel (not tensor, pipeline, ... parallel); the call does not
 lie in a function of autograd that ends in no gradient; its size is not that of SyncBatchNorm's statistics; its group is

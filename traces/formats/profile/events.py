@@ -1,4 +1,4 @@
-"""Sorting of a profile's events into records; events unrelated to a training step are counted by name."""
+"""Sorts a profile's events into records, and counts events unrelated to a training step by name."""
 
 from __future__ import annotations
 

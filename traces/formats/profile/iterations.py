@@ -1,4 +1,4 @@
-"""Iterations of a profile: from one update to the next, independent of the profiler's steps.
+"""Groups a profile's passes into iterations, each up to an optimizer update, and keeps those of the most frequent kind.
 
 An iteration is a run of forward and backward passes up to the following update. So it does not matter whether
 `profiler.step()` is called before or after the update, once for each micro-batch, or not at all. Without a recorded

@@ -1,4 +1,4 @@
-"""Events of a Chrome trace JSON file, one at a time and in bounded memory.
+"""Yields the events of a Chrome trace JSON file one at a time, in bounded memory.
 
 Profiles grow to gigabytes, while `json.load` needs about eight times the size of the text. Here the text passes through
 a window of a few MiB in which the standard library's C scanner decodes one event after the other: as fast as

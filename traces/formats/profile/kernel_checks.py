@@ -1,6 +1,7 @@
-"""Checks of kernel records against their launch, their stream and each other.
+"""Checks a profile's kernel records against their launch, their stream and each other, and returns masks of doubtful
+ones.
 
-Each returns a mask of doubtful kernels. Kernels of a stream are in the order of their launches.
+Kernels of a stream are in the order of their launches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of a profile needed for a training step, in arrays: large files hold millions of kernels.
+"""Declares the records of a profile that a training step needs, in arrays; `events` fills them.
 
 Times are microseconds of the profiler's clock (float64).
 """

@@ -1,4 +1,4 @@
-"""Removal of CPU records whose time lies far outside of the recording."""
+"""Removes a profile's CPU records whose time lies far outside of the recording."""
 
 from __future__ import annotations
 

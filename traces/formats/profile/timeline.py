@@ -1,4 +1,5 @@
-"""Checked timeline of an accelerator: kernels by stream and launch, and the positions of doubtful records.
+"""`timeline` sorts a profile's kernels by stream and launch; a time that depends on an implausible record raises
+`DoubtfulRecord`.
 
 A stream runs its kernels one after the other in the order of their launches. So a kernel is *doubtful* if it begins
 before its own launch, is out of its stream's order, overlaps a neighbor, has no duration while others of its name have

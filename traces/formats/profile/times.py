@@ -1,4 +1,4 @@
-"""Times of an iteration from its passes on the CPU and the kernels they launched."""
+"""`timing` computes the times of a profiled iteration from its passes on the CPU and the kernels they launched."""
 
 from __future__ import annotations
 

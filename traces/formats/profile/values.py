@@ -1,4 +1,4 @@
-"""Values in the arguments of profiler events: numbers, dtypes, shapes, correlation ids."""
+"""Parses values in the arguments of profiler events, such as numbers, dtypes, shapes and correlation ids."""
 
 from __future__ import annotations
 
