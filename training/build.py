@@ -1,4 +1,4 @@
-"""Trainers made from the table [training] of a scenario: model, data, recipe and reducer."""
+"""Builds the trainer that a scenario's table [training] declares, with model, data, recipe, reducer and network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets in memory, dealt to workers step by step from a separate seed.
+"""Loads data sets into memory, and deals their samples to workers step by step from a separate seed.
 
 Samples are shuffled in every epoch. Step k of an epoch takes the k-th run of N x B samples, and worker w the w-th slice
 of it. The order depends on the data seed alone, so that runs that differ in something else are paired sample by sample.

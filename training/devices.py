@@ -1,4 +1,4 @@
-"""Devices: repeatable algorithms, a clock that waits for the device, and moving of saved state.
+"""Makes torch deterministic on a device, times its work, and moves saved state to it.
 
 On the CPU the same seeds give the same bits. On a GPU some of torch's algorithms add up in the order of the threads,
 and others are chosen by timing: `deterministic` selects deterministic ones, and float32 instead of TF32 with its 10

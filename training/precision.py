@@ -1,4 +1,4 @@
-"""Number formats of a model's computation; parameters, gradients and messages stay float32.
+"""Computes a model's loss in float32 or in bfloat16 mixed precision; parameters, gradients and messages stay float32.
 
 bfloat16 is the usual mixed precision: convolutions and matrix products in bfloat16, sums over many numbers in float32
 (torch's autocast). On a GPU pictures are then stored channels last, as its matrix units need them.

@@ -1,4 +1,5 @@
-"""Recipes: hyperparameters of training, validated on creation."""
+"""`Recipe` declares the hyperparameters of a training run, validates them, and computes the learning rate of each
+step."""
 
 from __future__ import annotations
 

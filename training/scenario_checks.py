@@ -1,4 +1,5 @@
-"""Checks of a scenario's training run that need no torch, or little of it: its table, its inputs, and its folder.
+"""Checks the table, inputs and resumable folder of a scenario's training run before it starts. These checks need no
+torch, or little of it.
 
 A folder may be resumed by the same scenario, with the same modules and files.
 """

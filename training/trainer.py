@@ -1,4 +1,4 @@
-"""The trainer: data-parallel training of N workers in one process, with a reducer and a network between them.
+"""`Trainer` runs data-parallel training of N workers in one process, with a reducer and a network between them.
 
 A step computes each worker's gradients on its own samples, reduces them, sends them over the network, averages what
 arrived, and makes one update that all workers share (synchronous training). If something is lost on the way back from

@@ -1,4 +1,5 @@
-"""User-defined models, data and reducers: how a scenario's "module:function" or "module:Class" is loaded and called.
+"""Loads and calls the user-defined models, data and reducers that a scenario names, and reports their errors. The names
+are "module:function" or "module:Class".
 
 A function that makes a model is called with the number of classes, or of distinct tokens; one that reads data with
 nothing. Further keys of the scenario are passed if the function has parameters for them. A reducer's class works

@@ -1,4 +1,4 @@
-"""Checks of a trainer's parts - model, reducer, network - and of what user-defined reducers return.
+"""Checks a trainer's model, reducer and network, and the values that user-defined reducers return.
 
 Unchecked, a wrong shape becomes an AttributeError in the middle of an exchange, or a clock that is not a number.
 """

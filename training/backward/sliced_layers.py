@@ -1,4 +1,4 @@
-"""Layers with per-worker weight gradients: an ordinary forward pass, and gradients for each worker's slice of the
+"""Replaces layers' forward functions by ones that compute weight gradients separately for each worker's slice of the
 batch.
 
 Conv1d, Conv2d, Linear, BatchNorm1d and 2d, LayerNorm, Embedding. These functions replace the modules' forward functions

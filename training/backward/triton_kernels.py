@@ -1,4 +1,4 @@
-"""Triton kernels for N workers at once: batch norms and weight gradients by worker; and convolutions of few channels.
+"""Triton kernels compute batch norms and weight gradients of N workers at once, and convolutions of few channels.
 
 Libraries lack the former and are slow for the latter. Pictures are bfloat16, channels last, (samples, height, width,
 channels) in memory, workers one after the other. Sums are float32, in a fixed order. Triton comes with torch for CUDA.

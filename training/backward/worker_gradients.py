@@ -1,4 +1,4 @@
-"""Separate gradients of N workers with one copy of the parameters, in one process.
+"""Computes separate gradients of N workers with one copy of the model's parameters, in one process.
 
 `sequential_gradients` runs the model once per worker, forward and backward: obviously right, and the oracle.
 `JointGradients` runs all workers' samples at once and separates only what it must: weight gradients for each worker's

@@ -1,4 +1,5 @@
-"""Reducers as communication hooks of PyTorch's DistributedDataParallel, for training on several processes.
+"""`register` installs a reducer as communication hook of PyTorch's DistributedDataParallel, for training on several
+processes.
 
     ddp = DistributedDataParallel(model)
     reduced = register(ddp, ErrorFeedback(reducer=TopK(ratio=0.01)))

@@ -1,5 +1,4 @@
-"""One step's exchange: the reduced gradients of all workers cross a network that may lose packets, and return as one
-mean.
+"""`Exchange` encodes all workers' gradients, carries them over a network that may lose packets, and returns their mean.
 
 With servers, every worker's encodings are cut into packets, some of which do not arrive; what has arrived is decoded,
 and averaged according to `fill`. In a ring, sums are lost on their way, and workers may end up with different means

@@ -1,4 +1,5 @@
-"""Statistics of a step's exchange: bytes, losses and times; and the bytes of a server's answers."""
+"""`ExchangeStats` holds bytes, losses and times of a step's exchange; `answer_bytes` computes the bytes of a server's
+answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One step's exchange around a ring, whose sums may differ from worker to worker after losses.
+"""`ring_step` exchanges one step's encoded gradients around a ring that may lose packets; `ring_allreduce` computes the
+sums.
 
 The ring carries the float32 values of reducers whose encodings can be added up value by value (`Reducer.adds_up`):
 gradients themselves, elements at positions that all workers know, the factors of a low-rank product. A worker decodes

@@ -1,4 +1,5 @@
-"""`OverlappedTrainer` trains by lossless overlapped averaging: each worker owns and updates an N-th of every layer.
+"""`OverlappedTrainer` trains by lossless overlapped averaging, in which each worker owns and updates an N-th of every
+layer.
 
 `gradwire.workload.collectives.exchanges.overlapped_steps` schedules the messages; here are their contents, after Lee et
 al. (MLHPC '18) [code]. Of convolutions, and of the vectors behind them, the owner adds up its part of all workers'

@@ -1,4 +1,4 @@
-"""Ring all-reduce of gradients whose packets may be lost, hop by hop as in a simulated job.
+"""`Ring` computes the workers' means after a ring all-reduce of gradients, hop by hop, given the lost packets.
 
 Tensors are concatenated in buckets; a bucket of N workers is cut into N segments of equal length. In hop s of 2(N - 1)
 worker w sends segment (w - s) mod N to worker w + 1: in the first N - 1 hops the partial sum (reduce-scatter), in the

@@ -1,4 +1,4 @@
-"""Recording of a training run's lost packets, and their replay in another one.
+"""`LossRecording` records the lost packets of a training run; `RecordedLossNetwork` replays them in another one.
 
 Two tables in the folder of a training run, written with the others:
 

@@ -1,4 +1,4 @@
-"""Recorded losses in the folder of a training run, and the comparison with a run that repeats them."""
+"""Reads and writes recorded losses in a training run's folder, and checks that another run can repeat them."""
 
 from __future__ import annotations
 

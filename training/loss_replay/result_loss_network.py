@@ -1,4 +1,4 @@
-"""The Result of a simulated or emulated run as the network of a training run.
+"""`ResultLossNetwork` replays the losses and durations of a simulated or emulated run as a training run's network.
 
 A scenario runs once, with the gradients of its trace, and a model with the same tensors is trained with its losses:
 step i has the losses and the duration of iteration i; after the last iteration it starts over. In a training run over

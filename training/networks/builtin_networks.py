@@ -1,5 +1,5 @@
-"""Networks without a simulator: lossless, random loss, replay, and two wrappers that spread or record another network's
-losses.
+"""Networks without a simulator lose nothing, random or replayed packets; wrappers redistribute another's losses over
+all packets, or record them.
 
 Trainers use all networks through `gradwire.training.networks.network_interface`.
 """

@@ -1,4 +1,5 @@
-"""The interface between a trainer and a network.
+"""Declares the interface between a trainer and a network (`Pushed`, `Answer`, `Network`), and checks user-defined
+networks' answers.
 
 In every step a trainer hands over what all workers send, and learns which packets arrived and how long it took.
 Networks are exchangeable (`gradwire.training.networks.builtin_networks`) and may be user-defined; the answers of those

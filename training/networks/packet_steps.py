@@ -1,4 +1,4 @@
-"""Steps of a training run on a simulated network: the trace of what workers send, and masks of what arrived.
+"""Converts encodings of a training step to a trace of one iteration, and its outcome to masks of arrived packets.
 
 Every step becomes a trace of one iteration. Tensors are as long as their encodings, magnitudes are those of the actual
 encodings, and times those of another trace, or none. Packets are the reducer's own: a message is cut where the encoding

@@ -1,5 +1,5 @@
-"""The packet simulator, or the testbed, as the network of a training run: its losses enter the updates, its time is the
-clock.
+"""`Simulated` carries a training run's gradients through the packet simulator or the testbed, and returns their losses
+and times.
 
 Every step becomes a trace of one iteration (`gradwire.training.networks.packet_steps`), which runs on a long-lived
 network (`IterationNetwork`). Packets are the reducer's own: a message is cut where the encoding is, and over the

@@ -1,4 +1,5 @@
-"""The packet simulator as the network of an asynchronous server: workers push and pull one by one, with overlap.
+"""`SimulatedTurns` carries the pushes and pulls of an asynchronous server's workers through the packet simulator, one
+by one.
 
 Packets of a push that do not arrive are missing in the server's update, up to the job's bound; pulls arrive whole. The
 durations depend on the network and on its other traffic, so the network determines the order in which pushes are

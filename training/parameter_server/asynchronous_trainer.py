@@ -1,4 +1,5 @@
-"""Asynchronous training: each worker pushes and pulls when it is ready, and a server updates after every push.
+"""`Asynchronous` trains with an asynchronous or stale-synchronous parameter server, which updates after every worker's
+push.
 
 A worker computes its gradients at the parameters of its last pull, while others' updates go on; the number of updates
 in between is its staleness. With a bound s on the lead of a worker (stale-synchronous parallel, Ho et al., NeurIPS

@@ -1,4 +1,4 @@
-"""Samples for fitting MP2's predictor, from ordinary training runs, and its loss.
+"""Samples blocks of parameters from ordinary training runs, and fits MP2's predictor to them, one epoch per call.
 
 A server is imagined beside a training run that gets its parameters in rotation. What it would know of some blocks
 is what the network sees, and what they really are is what it learns.

@@ -1,4 +1,5 @@
-"""MP2's predictor: a network that predicts how far parameters have moved since their last exchange.
+"""`BlockPredictor`, MP2's network, predicts how far parameters have moved since their last exchange, from features of
+their history.
 
 [abstract] of MP2 (Computer Networks 255, 2024, 110883) names convolution, channel attention and max pooling, and layers
 that resemble each other. Sizes, features and the form of the output are our choice: parameters are taken in blocks of

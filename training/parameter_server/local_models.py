@@ -1,4 +1,5 @@
-"""Local models of N workers, which make their own optimiser steps and exchange parts of their parameters with a server.
+"""`LocalModels` holds N workers' own models, makes their optimiser steps, and exchanges parts of their parameters with
+a server.
 
 They are the rows of one matrix, so that one operation serves all tensors. Each worker also keeps the values that it had
 in common with the server last, element by element: what it pushes is its move since then.

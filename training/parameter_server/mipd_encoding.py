@@ -1,4 +1,4 @@
-"""Messages of MIPD's workers: the most significant elements, as codes of b bits.
+"""Encodes the most significant elements of MIPD's workers as codes of b bits, and decodes these.
 
 The edges of the codes make them equally likely: a Gaussian or a Laplace distribution is fitted, whichever has the
 greater likelihood. The 2^b bins between its quantiles hold equally many values if the fit is right, so every code is

@@ -1,4 +1,5 @@
-"""MIPD: an asynchronous server receives significant moves in few bits, and updates half of the parameters per push.
+"""`MipdTrainer` trains with MIPD; its asynchronous server receives significant moves in few bits, and updates half the
+parameters per push.
 
 After Zhang and Wang (IEEE TPDS 33(11), 2022), of which only the abstract is public. The parts named there [abstract] -
 sparsification by significance, layer by layer; encoding by the gradients' distribution; exponential smoothing for what

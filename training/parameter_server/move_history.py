@@ -1,4 +1,4 @@
-"""Move histories: the last known values of parameters that are exchanged in turn, and how fast they moved."""
+"""`MoveHistory` holds the last known values and velocities of parameters that workers and server exchange in turn."""
 
 from __future__ import annotations
 

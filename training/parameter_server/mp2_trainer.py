@@ -1,4 +1,4 @@
-"""Trains with MP2: a ninth of the parameters is pushed and pulled at a time, and the server predicts the rest.
+"""`Mp2Trainer` trains with MP2; workers exchange a ninth of the parameters at a time, and the server predicts the rest.
 
 Workers train local models, which are averaged in rotation (`gradwire.training.parameter_server.partial_averaging`). Of
 what was not pushed the server has values of earlier exchanges. A network predicts how far these have moved since, which

@@ -1,4 +1,4 @@
-"""Partial averaging: every worker trains a local model, and servers average a part of the parameters at a time.
+"""`PartialAveraging` trains a local model on every worker, and lets servers average a part of the parameters at a time.
 
 Each worker makes its own optimiser steps on its own samples. In an exchange it pushes the moves of some elements since
 it last had them in common with the server, and pulls the server's new values of them; the other elements go on as they

@@ -1,4 +1,5 @@
-"""Parameter predictors: a network for blocks (MP2), and the files of all (WNN's is in `weight_nowcaster`).
+"""Writes and loads files of parameter predictors (MP2's and WNN's networks), and names the types of a model's
+parameters. `predictor_file` reads the files without torch.
 
 A file is an `.npz` with the weights by name and a manifest: its kind, the training runs it was made from, the command
 and date, and its error on an unseen training run.

@@ -1,6 +1,5 @@
-"""Reads predictor files (`.npz` with the weights by name and a manifest), which `predictor` writes. Needs no torch;
-`predictor` has the nets.
-"""
+"""`read_predictor` loads a predictor file (`.npz` with weights by name and a manifest) without torch; `predictor`
+builds its network."""
 
 from __future__ import annotations
 

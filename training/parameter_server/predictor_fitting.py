@@ -1,4 +1,4 @@
-"""Fitting of predictors to parameters sampled from ordinary training runs.
+"""Fits parameter predictors, epoch by epoch, to parameters sampled from ordinary training runs.
 
 The loss is L1, the optimiser Adam; the weights with the least error on an unseen run win.
 """

@@ -1,4 +1,4 @@
-"""Selections: the elements of a model that workers and a server exchange at a time.
+"""Selections choose the elements of a model that workers and a server exchange at a time.
 
 The elements of a tensor are exchanged in one message or in several parts, each with its own positions. Positions count
 from the start of their tensor and are sorted.

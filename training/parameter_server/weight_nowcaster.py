@@ -1,4 +1,4 @@
-"""Weight nowcaster networks (WNN): the predictors of single parameters, one for each type.
+"""`WeightNowcaster` (WNN) predicts single parameters from their last five values, by one network for each type.
 
 Source: Jang et al., "Learning to Boost Training by Periodic Nowcasting Near Future Weights", ICML 2023, with the code
 and poster of github.com/jjh6297/WNN, marked [code] and [poster]. That repository has no licence, so nothing of it is

@@ -1,4 +1,4 @@
-"""Weight nowcasting: every few epochs parameters jump to where a network predicts them to be later.
+"""`WnnTrainer` trains by weight nowcasting; every few epochs it sets parameters to their predicted later values.
 
 The baseline that MP2's abstract names. Each parameter is predicted from its own values at the ends of the last five
 epochs, after each fifth [code], and the prediction aims five epochs ahead [poster]. In between it is plain

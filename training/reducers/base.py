@@ -1,4 +1,4 @@
-"""The base of reducers: encoding of a worker's gradient, and decoding of what arrived.
+"""`Reducer` is the base class of gradient encoders such as top-k, which decode any subset of packets that arrives.
 
 A reducer is a table of a scenario (its parameters) with three functions and no state: what it remembers of a worker's
 tensor is in a `State`, so one reducer serves all workers, and a checkpoint is a dictionary of tensors. Every reducer

@@ -1,4 +1,5 @@
-"""Deep gradient compression: sparse gradients whose momentum is not lost (Lin et al., ICLR '18)."""
+"""`DGC` encodes gradients by deep gradient compression, sparse elements with momentum accumulated locally (Lin et al.,
+ICLR '18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Error feedback and momentum correction around any reducer: what a worker did not send is not forgotten."""
+"""`ErrorFeedback` and `MomentumCorrection` wrap a reducer, and add unsent gradients or momentum to a gradient before it
+is encoded."""
 
 from __future__ import annotations
 

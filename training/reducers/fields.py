@@ -1,4 +1,4 @@
-"""Parameters shared by several reducers."""
+"""`Ratio` is the type of a reducer's share of elements to send; `share_count` converts it to a number of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half precision: every element in 16 bits."""
+"""`Half` encodes every gradient element in 16 bits, as float16 or bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No reduction: float32 as it is."""
+"""`Dense` encodes every gradient element as float32, without reduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PowerSGD: gradients as matrices of low rank (Vogels, Karimireddy and Jaggi, NeurIPS '19)."""
+"""`PowerSGD` encodes gradients as products of matrices of low rank (Vogels, Karimireddy and Jaggi, NeurIPS '19)."""
 
 from __future__ import annotations
 

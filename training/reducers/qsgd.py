@@ -1,4 +1,4 @@
-"""QSGD: stochastic quantisation of buckets to a few levels (Alistarh et al., NeurIPS '17)."""
+"""`QSGD` encodes buckets of gradient elements, quantised at random to a few levels (Alistarh et al., NeurIPS '17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random-k: elements drawn at random from a shared seed (Stich et al., NeurIPS '18)."""
+"""`RandomK` encodes gradient elements drawn at random from a seed that workers share (Stich et al., NeurIPS '18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""signSGD: one bit per element (Bernstein et al., ICML '18; with error feedback Karimireddy et al., ICML '19)."""
+"""`SignSGD` encodes each gradient element as one bit (Bernstein et al., ICML '18). With error feedback it is that of
+Karimireddy et al., ICML '19."""
 
 from __future__ import annotations
 

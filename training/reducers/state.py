@@ -1,4 +1,4 @@
-"""A reducer's state for one worker's tensor, and its random numbers."""
+"""`State` holds the values that a reducer remembers of one worker's tensor, and seeds its random generators."""
 
 from __future__ import annotations
 

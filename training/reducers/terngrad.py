@@ -1,4 +1,4 @@
-"""TernGrad: minus one, zero or one per element, times one scale (Wen et al., NeurIPS '17)."""
+"""`TernGrad` encodes each gradient element as minus one, zero or one, times one scale (Wen et al., NeurIPS '17)."""
 
 from __future__ import annotations
 

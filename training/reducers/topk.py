@@ -1,4 +1,5 @@
-"""Top-k: the largest elements with their indices (Aji and Heafield, EMNLP '17; Lin et al., ICLR '18)."""
+"""`TopK` encodes the largest gradient elements with their indices (Aji and Heafield, EMNLP '17; Lin et al., ICLR
+'18)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The asynchronous parameter server, with or without a bound on staleness (Ho et al., NeurIPS '13)."""
+"""Declares the settings of the system `asynchronous`, a server with or without a bound on staleness;
+`asynchronous_trainer` implements it. The bound is that of Ho et al., NeurIPS '13."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`System`, the base class of training systems: settings of a kind, which make its trainer."""
+"""`System` is the base class of training systems, whose tables declare settings and make the system's trainer."""
 
 from __future__ import annotations
 

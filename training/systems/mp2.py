@@ -1,4 +1,5 @@
-"""MP2: some of the parameters are pushed, the rest is predicted (Computer Networks 255, 2024, 110883)."""
+"""Declares the settings of the system `mp2`, which pushes some of the parameters and predicts the rest; `Mp2Trainer`
+does it. Source: Computer Networks 255, 2024, 110883."""
 
 from __future__ import annotations
 

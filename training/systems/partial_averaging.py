@@ -1,4 +1,5 @@
-"""Declares the settings of the system `partial_averaging`: local models of which a part is averaged at a time."""
+"""Declares the settings of the system `partial_averaging`, which averages a part of local models at a time;
+`PartialAveraging` does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Slim-DP: a significant core and an explorer are pushed and pulled (Sun et al., arXiv 1709.09393)."""
+"""Declares the settings of the system `slimdp`, which exchanges a significant core and an explorer of parameters;
+`PartialAveraging` does it. Source: Sun et al., arXiv 1709.09393."""
 
 from __future__ import annotations
 
