@@ -1,4 +1,4 @@
-"""Lists of numbers in CSR form: the members of all lists in one array, and the first member of each."""
+"""Builds and selects lists of numbers in CSR form, all members in one array with each list's first index."""
 
 from __future__ import annotations
 

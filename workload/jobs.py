@@ -1,4 +1,4 @@
-"""A data-parallel training job as a part of a program: its workers replay a captured trace.
+"""`Job` builds the program part of a data-parallel training job, whose workers replay a captured trace.
 
 A worker is a loop over iterations: forward, layer by layer, each when the parameters it needs have arrived; then
 backward, during which gradients become ready one after the other and go to the job's exchange

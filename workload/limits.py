@@ -1,4 +1,5 @@
-"""Limits of the number of messages. Nothing here imports NumPy, so that tables can use it."""
+"""Computes the most messages that may be loaded at once, by the engine's words and this machine's memory. Nothing here
+imports NumPy, so that tables can use it."""
 
 from __future__ import annotations
 

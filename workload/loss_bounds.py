@@ -1,4 +1,4 @@
-"""Loss bounds of a job's messages, by layer, iteration and direction.
+"""`JobLossBounds` computes the loss allowed to a job's messages, by layer, iteration and direction.
 
 See `gradwire.scenarios.schema.job.loss_bound`.
 """

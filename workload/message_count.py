@@ -1,4 +1,4 @@
-"""Upper bounds of the messages of an iteration, computed in advance, and the check that they fit.
+"""Computes upper bounds of the messages of an iteration in advance, and checks that memory and flow numbers suffice.
 
 A few bytes in a scenario, such as a scheduler's partition size, can create millions of messages of a large model. All
 messages of an iteration are loaded together, and those of three iterations if a job has several: the one of the first

@@ -1,4 +1,4 @@
-"""Prerequisites of a scenario, loaded and checked before the run: traces, files, network, placement.
+"""Loads and checks a scenario's traces, files, network and placement before the run, and makes its jobs.
 
 A graph file may be damaged, an override or a placement may name nodes that do not exist, jobs may need more hosts than
 a file's network has, a trace may lack a phase.

@@ -1,4 +1,4 @@
-"""Program: the hosts' computing and messages, with their dependencies, as plain data.
+"""Declares the data types of a program, which holds the hosts' computing and messages with their dependencies.
 
 A job's behaviour does not depend on the speed of its network, only on what has arrived. So it can be written down
 beforehand, as a graph of events:

@@ -1,4 +1,4 @@
-"""Export of a whole program: all steps of all parts, for hosts that run on their own."""
+"""`export_program` combines all steps of all parts into one program, for hosts that run on their own."""
 
 from __future__ import annotations
 

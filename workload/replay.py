@@ -1,4 +1,4 @@
-"""Captured iterations that workers replay, and their compute times.
+"""`Replay` selects the captured iterations of a trace that workers replay, and scales their compute times.
 
 A trace may hold the iterations of R ranks. Worker w replays those of rank w mod R, in its iteration i the captured
 iteration (i + w div R) mod n of that rank in the chosen phase: the first R workers are those that were recorded

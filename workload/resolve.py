@@ -1,4 +1,4 @@
-"""Resolution of a scenario and its traces to the network, its routes, and the program of every host.
+"""`resolve` converts a scenario and its traces to the network, its routes, and the program of every host.
 
 These are the steps of `simulate` before the run that a testbed can share; the result is plain data
 (`gradwire.workload.program`).

@@ -1,4 +1,5 @@
-"""Steps of a program: merged, extended by events, shifted to a later iteration, and compared."""
+"""Merges program steps (a job's iterations, batches of flows), extends them by events, shifts them, and compares
+them."""
 
 from __future__ import annotations
 

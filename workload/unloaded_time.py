@@ -1,4 +1,5 @@
-"""Unloaded transfer times: the fastest delivery of a message on an empty network, the reference of slowdowns.
+"""Computes unloaded transfer times, the fastest delivery of messages on an empty network, as the reference of
+slowdowns.
 
 Packets leave the sender back to back and are stored and forwarded at every switch, without a window or other traffic.
 If all cables between switches are equal and a message keeps to one path, its time is exact. With serialisation times

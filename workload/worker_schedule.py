@@ -1,4 +1,5 @@
-"""Operations of a worker in an iteration of its job: captured computing, with waits in between.
+"""`WorkerOperations` lists a worker's operations in an iteration, namely captured compute times, gradients becoming
+ready, and waits for the exchange.
 
 Forward goes layer by layer, each when the parameters it needs have arrived; backward goes from one time at which
 gradients become ready to the next. The exchange's gates (`ExchangedIteration`) define the waits: after the iteration,

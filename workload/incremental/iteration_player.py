@@ -1,4 +1,4 @@
-"""Iteration-by-iteration play of a scenario's one job, for training in the loop.
+"""Builds single iterations of a scenario's one job, for training in the loop over the simulator or the emulator.
 
 Shared by simulator and emulator: the check that a scenario can be played this way, the job of one iteration, and the
 workers at both ends of a message. Users: `gradwire.sim.sessions.session` and `gradwire.emu.session`.

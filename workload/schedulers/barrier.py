@@ -1,4 +1,5 @@
-"""No overlap: all computing first, then all communication."""
+"""Declares the scheduler `barrier`, by which all communication starts after the backward pass, so that nothing
+overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""ByteScheduler: partitions of tensors by priority, within a credit.
+"""Declares the scheduler `bytescheduler`, by which partitions of tensors go by priority, within a credit of bytes in
+flight.
 
 Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP '19. Tensors are cut
 into partitions; those of the layer nearest the input go first, while less than the credit is in flight: a sliding

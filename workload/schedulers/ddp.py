@@ -1,4 +1,4 @@
-"""Buckets of PyTorch's DistributedDataParallel.
+"""Declares the scheduler `ddp`, by which gradients travel in the buckets of PyTorch's DistributedDataParallel.
 
 Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB '20, and its code [code: the
 reducer]: parameters go into buckets in the reverse order of the model, since gradients become ready in about that

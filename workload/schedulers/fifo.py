@@ -1,4 +1,5 @@
-"""Wait-free backpropagation, as in Poseidon: a gradient is communicated as soon as it is ready.
+"""Declares the scheduler `fifo`, by which each gradient goes as soon as it is ready (wait-free backpropagation, as in
+Poseidon).
 
 Zhang et al., "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on GPU Clusters", USENIX
 ATC '17. Communication overlaps with the rest of the backward pass; the next iteration waits for all layers.

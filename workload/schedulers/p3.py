@@ -1,4 +1,4 @@
-"""P3: slices of layers by priority.
+"""Declares the scheduler `p3`, by which slices of layers go by priority, front layers first.
 
 Jayarajan et al., "Priority-based Parameter Propagation for Distributed DNN Training", MLSys '19. Tensors are cut into
 slices of 50,000 values; workers and servers send the waiting slice of the layer nearest the input first, and a server

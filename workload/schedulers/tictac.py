@@ -1,4 +1,4 @@
-"""TicTac: parameters are sent in the order in which they are needed.
+"""Declares the scheduler `tictac`, and computes the order in which servers send parameters as workers need them.
 
 Hashemi et al., "TicTac: Accelerating Distributed Deep Learning with Communication Scheduling", MLSys '19. Servers send
 parameters to every worker in the one order with the least waiting. It is computed beforehand from the graph of

@@ -1,4 +1,5 @@
-"""All-to-all traffic, as in expert parallelism and matrix transposition.
+"""Declares the traffic `all_to_all`, as in expert parallelism and matrix transposition, and generates its flows between
+all hosts.
 
 In order "at_once" all n (n - 1) flows start together. In "shifts", host i sends to i + 1, then to i + 2 and so on; a
 flow starts when the previous flow to this host has been delivered: one flow out and one in per host, if all keep pace.

@@ -1,4 +1,4 @@
-"""Interface of traffic kinds: from a setting to batches of flows, in the order of their starts.
+"""Declares the interface of traffic kinds, which turn a setting into batches of flows, in the order of their starts.
 
 A kind implements `TrafficSetting -> Iterator[Flows]`. The next batch is requested when the previous one has been handed
 to the network, so traffic without an end only takes memory for the flows that have started.

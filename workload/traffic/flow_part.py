@@ -1,4 +1,5 @@
-"""Traffic as a part of a program: batches of flows that begin at their times, or after others.
+"""`traffic_part` converts batches of flows into steps that the engine plays; flows begin at their times, or after
+others.
 
 If hosts have several NICs, a flow leaves and enters by the NICs of one number: `Flows.rails`, modulo the NICs of each
 host. A flow that waits for deliveries has to leave by the NIC by which they arrive, since only that NIC knows of them

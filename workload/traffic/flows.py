@@ -1,4 +1,5 @@
-"""Flow lists in the format of HPCC's simulator: the number of flows, then one flow per line.
+"""Declares the traffic `flows`, and reads its list of flows from a file in the format of HPCC's simulator. The file
+holds the number of flows, then one flow per line.
 
     2
     0 1 3 100 20000 0.000001

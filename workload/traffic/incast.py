@@ -1,4 +1,5 @@
-"""Incast: many hosts send to one at the same moment, which fills a single queue fastest."""
+"""Declares the traffic `incast`, and generates its bursts, in which many hosts send to one at the same moment. This
+fills a single queue fastest."""
 
 from __future__ import annotations
 

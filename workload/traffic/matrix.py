@@ -1,4 +1,4 @@
-"""Traffic matrices of htsim (.cm).
+"""Declares the traffic `matrix`, and reads its flows from a traffic matrix of htsim (.cm).
 
     Nodes 4
     Connections 3

@@ -1,4 +1,5 @@
-"""Permutation traffic: every host sends to one host and receives from one, the classic test of load balancing."""
+"""Declares the traffic `permutation`, and generates flows by which every host sends to one host and receives from one.
+It is the classic test of load balancing."""
 
 from __future__ import annotations
 

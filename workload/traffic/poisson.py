@@ -1,4 +1,5 @@
-"""Poisson arrivals: the background traffic of most of the field's evaluations.
+"""Declares the traffic `poisson`, and generates flows with random arrival times, hosts and sizes. It is the background
+traffic of most of the field's evaluations.
 
 Every host is an independent Poisson process: at rate `load` x line rate / mean size, it sends a flow to a uniformly
 random other host, of a size drawn from the distribution. Together they are one Poisson process whose sender is drawn in

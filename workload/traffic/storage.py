@@ -1,4 +1,4 @@
-"""Generates flows of hosts that read or write files on storage hosts, stripe by stripe, with a window of operations.
+"""Declares the traffic `storage`, and generates flows of hosts that read or write striped files on storage hosts.
 
 Training jobs do this beside their gradients: workers read samples of a dataset all the time, and write checkpoints from
 time to time. A file is cut into stripes on consecutive storage hosts, as in parallel file systems (Lustre, BeeGFS

@@ -1,4 +1,5 @@
-"""Files, hosts and flows of a scenario's `[[traffic]]` tables."""
+"""`check_files` and `check_hosts` validate a scenario's `[[traffic]]` tables; `flows_of` returns the flows of one
+table."""
 
 from __future__ import annotations
 

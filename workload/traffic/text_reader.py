@@ -1,4 +1,4 @@
-"""Text files of traffic: lines of words, and a list of all mistakes, by line."""
+"""`TextReader` reads a file of traffic as lines of words, and collects all mistakes by line."""
 
 from __future__ import annotations
 

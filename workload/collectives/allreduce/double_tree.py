@@ -1,4 +1,4 @@
-"""Double binary trees, as in NCCL for many workers.
+"""Declares the exchange `double_tree`, an all-reduce along two binary trees as in NCCL, and schedules its transfers.
 
 Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009; NCCL 2.4
 [code: its trees]. Both binary trees contain all workers, and the second is the mirror of the first (with an odd number

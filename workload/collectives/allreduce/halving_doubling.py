@@ -1,4 +1,5 @@
-"""Recursive halving and doubling: Rabenseifner's all-reduce, as in MPI libraries for long messages.
+"""Declares the exchange `halving_doubling`, Rabenseifner's all-reduce by recursive halving and doubling, and schedules
+its transfers. MPI libraries use it for long messages.
 
 Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005. Let N be a power
 of two. In step k of the reduce-scatter, every worker exchanges half of the elements that it still has to reduce with

@@ -1,4 +1,5 @@
-"""Hierarchical all-reduce: inside groups, across groups, inside groups.
+"""Declares the exchange `hierarchical`, an all-reduce inside groups, across groups, and inside again, and schedules its
+transfers.
 
 Jia et al., "Highly Scalable Deep Learning Training System with Mixed-Precision", 2018; NCCL and Horovod do the same for
 hosts with several GPUs. With G groups of g consecutive workers and a bucket of S bytes: (1) a ring reduce-scatter

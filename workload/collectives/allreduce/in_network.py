@@ -1,4 +1,5 @@
-"""In-network all-reduce: switches sum the workers' packets and multicast the results.
+"""Declares the exchange `in_network`, whose switches sum the workers' packets and multicast the results;
+`parameter_server_steps` builds its messages.
 
 Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (SwitchML), NSDI '21, and Lao et al.,
 "ATP: In-network Aggregation for Multi-tenant Learning", NSDI '21. Every worker is the server of an equal share of the

@@ -1,4 +1,4 @@
-"""Ring all-reduce, as in data-parallel PyTorch.
+"""Declares the exchange `ring`, a ring all-reduce as in data-parallel PyTorch, and schedules its transfers.
 
 The N workers form a ring in the order of their placement; a bucket of S bytes is cut into N segments:
 

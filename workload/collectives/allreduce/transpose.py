@@ -1,4 +1,4 @@
-"""Transpose all-reduce: two all-to-alls.
+"""Declares the exchange `transpose`, an all-reduce by two all-to-alls, and schedules its transfers.
 
 Every worker owns an N-th of the bucket. All workers send every owner its part (an all-to-all, in effect a
 reduce-scatter); the owner sums, and sends the sum to all (an all-gather by an all-to-all). There are two rounds,

@@ -1,4 +1,5 @@
-"""Reduce and broadcast along a binomial tree, as in MPI libraries for short messages.
+"""Declares the exchange `tree`, a reduce and broadcast along a binomial tree, and schedules its transfers. MPI
+libraries use it for short messages.
 
 Worker r, whose lowest set bit is 2^k, sends the sum of its own and its children's buckets to worker r - 2^k. Worker 0
 has the sum after ceil(log2 N) steps, and it goes back the same way [Thakur et al. 2005].

@@ -1,4 +1,4 @@
-"""Base classes of collectives: an exchange of gradients as the steps of a program part."""
+"""`Exchange` is the base class of a job's exchange of gradients, which subclasses build as steps of a program part."""
 
 from __future__ import annotations
 

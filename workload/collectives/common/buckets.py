@@ -1,4 +1,4 @@
-"""Buckets: gradients that travel together, concatenated into one array that is cut into segments."""
+"""Groups gradients into buckets that travel together, cuts these into segments, and finds their important packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All-reduces in two halves: a reduce-scatter that leaves every worker a part of the sums, and an all-gather of these.
+"""Schedules all-reduces in two halves, a reduce-scatter that leaves every worker a part of the sums, and an all-gather.
 
 Sharded training computes between the halves.
 """

@@ -1,4 +1,5 @@
-"""Exchange of a job whose model is split: gradients, and the communications that passes wait for.
+"""`SplitModel` builds the exchange of a job whose model is split, with gradients and the collectives that passes wait
+for.
 
 Gradients go by the job's exchange inside the groups that hold the same part of the model
 (`gradwire.workload.collectives.common.groups`). A pass that reaches a communication of the trace starts it and waits

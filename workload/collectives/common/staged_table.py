@@ -1,7 +1,5 @@
-"""Base class of the tables of staged collectives.
-
-A kind defines its schedule of transfers; `gradwire.workload.collectives.common.staged` does the rest.
-"""
+"""`StagedTable` declares the settings of an exchange by scheduled transfers; a subclass defines the schedule, and
+`staged` builds its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Schedules of collectives: the transfers of a bucket's segments between ranks, in order.
+"""Schedules a bucket's transfers between ranks (ring, all-to-all, halving, binomial tree), and derives their
+dependencies.
 
 A bucket is cut into segments of equal length, and every rank has a buffer of all of them, with its own values at the
 beginning. A *transfer* sends a run of segments as they are at its source when it leaves; its destination either adds

@@ -1,4 +1,5 @@
-"""Fully sharded data parallelism: parameters are gathered on demand, and gradients scattered.
+"""The table `fsdp` declares the settings of fully sharded data parallelism (ZeRO, stage 3); `fsdp_rounds` builds its
+messages. Parameters are gathered on demand, and gradients scattered.
 
 Rajbhandari et al., "ZeRO", SC '20, the third stage; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded
 Data Parallel", VLDB '23. Every worker stores an N-th of the parameters, gradients and optimiser state. The model is cut

@@ -1,4 +1,5 @@
-"""Rounds of fully sharded data parallelism: the gathers and reduce-scatters of an iteration.
+"""Builds the messages of fully sharded data parallelism, the parameter gathers and gradient reduce-scatters of an
+iteration.
 
 A *round* is one unit of layers that goes through one schedule: a gather of its parameters, or the reduce-scatter of its
 gradients. A worker's round begins when the worker requests it (a gather) or all of the unit's gradients are ready (a

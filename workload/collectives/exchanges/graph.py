@@ -1,4 +1,5 @@
-"""Graphs of ranks, played as they are: Chakra files of all ranks of a job.
+"""The table `graph` declares an exchange that plays the ranks' operation graphs as they are; `graph_steps` builds its
+messages. The graphs come from Chakra files of all ranks of a job.
 
 Every worker has a rank's graph: compute nodes, collectives among process groups, sends and receives, and their
 dependencies. Tensor, pipeline, expert and data parallelism are whatever the graphs do; they need not be declared.

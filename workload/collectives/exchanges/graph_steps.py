@@ -1,4 +1,5 @@
-"""Graphs of ranks as steps of a program; `gradwire.workload.collectives.exchanges.graph` describes the model.
+"""`GraphPlayback` converts the ranks' operation graphs of a trace (compute nodes, collectives, sends, receives) into
+steps of messages and events. `gradwire.workload.collectives.exchanges.graph` describes the model.
 
 As events, per iteration: the worker begins -> begun, which nodes without dependencies count; a compute node of a unit
 is computed by the unit's process, which waits for dependencies elsewhere and then fires the node's event; a node that

@@ -1,4 +1,6 @@
-"""Overlapped averaging: all-to-alls of gradients after the backward pass, all-gathers of parameters before the next.
+"""The table `overlapped` declares overlapped averaging, in which each worker owns an N-th of every layer;
+`overlapped_steps` builds its messages. It has all-to-alls of gradients after the backward pass, and all-gathers of
+parameters before the next.
 
 Lee, Agrawal, Balaprakash, Choudhary, Liao, "Communication-Efficient Parallelization Strategy for Deep Convolutional
 Neural Network Training", MLHPC '18; facts marked [code] are from the authors' public code. Every worker owns an N-th of

@@ -1,4 +1,5 @@
-"""Overlapped averaging as steps of a program: operations and the communication thread.
+"""`OverlappedAveraging` builds the messages, operations and communication threads of overlapped averaging in an
+iteration.
 
 `gradwire.workload.collectives.exchanges.overlapped` describes the method. As events, per iteration, operation and
 worker: the worker's request -> asked; the thread, which waits for that, -> begun: its messages; begun, all deliveries

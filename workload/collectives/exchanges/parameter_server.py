@@ -1,4 +1,5 @@
-"""The `parameter_server` table; `gradwire.workload.collectives.exchanges.parameter_server_steps` implements it."""
+"""The table `parameter_server` declares the settings of an exchange with servers;
+`gradwire.workload.collectives.exchanges.parameter_server_steps` builds its messages."""
 
 from __future__ import annotations
 

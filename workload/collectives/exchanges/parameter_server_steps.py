@@ -1,4 +1,5 @@
-"""Parameter servers: workers push gradients, servers sum them, workers pull the result.
+"""`ParameterServers` builds an iteration's messages between workers, which push gradients and pull results, and
+servers, which sum.
 
 Tensors are cut into partitions, and every partition is stored on one server (`partition_tensors`). A worker pushes a
 tensor's partitions as soon as its gradient is ready. When a server has the pushes of all workers for a partition it

@@ -1,4 +1,5 @@
-"""Sharded update: reduce-scatter, every worker updates its own N-th of the parameters, all-gather.
+"""Declares the exchange `sharded` (reduce-scatter, every worker updates its own N-th of the parameters, all-gather),
+and schedules its transfers.
 
 Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC '20, the first of its
 stages: every worker stores the optimiser's state of an N-th of the parameters only; Megatron calls it the distributed

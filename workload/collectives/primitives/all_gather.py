@@ -1,5 +1,5 @@
-"""Declares the exchange `all_gather`, in which each worker's N-th reaches all others by the second half of an all-
-reduce.
+"""Declares the exchange `all_gather`, in which each worker's N-th of a bucket reaches all others; `half_collectives`
+schedules it.
 
 It is the second half of an all-reduce. Sharded training (ZeRO, FSDP) uses it for parameters, which have the sizes of
 gradients.

@@ -1,4 +1,5 @@
-"""All-to-all: every worker sends a different part to each other worker.
+"""Declares the exchange `all_to_all`, in which every worker sends a different part to each other, and schedules its
+transfers.
 
 Expert parallelism uses it for tokens before and after its experts, twice in every pass, and so does a distributed
 matrix transpose; here the data is a bucket of gradients. Worker w sends the i-th of N parts to worker i, all at once,

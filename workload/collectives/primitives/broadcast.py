@@ -1,4 +1,5 @@
-"""Broadcast along a binomial tree: the first worker sends its bucket to all others.
+"""Declares the exchange `broadcast` of the first worker's bucket to all others along a binomial tree, and schedules its
+transfers.
 
 The root sends to the farthest of its children first, and then to the nearer ones; each child does the same [Thakur et
 al. 2005]. All together (N - 1) S. On an idle network, where a message of m bytes takes a + m b, a bucket takes

@@ -1,4 +1,5 @@
-"""Reduce-scatter alone: every worker ends up with an N-th of the sum.
+"""Declares the exchange `reduce_scatter`, after which every worker has an N-th of the sum; `half_collectives` schedules
+it.
 
 It is the first half of an all-reduce. Sharded training (ZeRO, FSDP) uses it for gradients, and Lee et al. use it, as an
 all-to-all, for the gradients of convolutions (MLHPC '18 [code]).
