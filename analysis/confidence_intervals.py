@@ -1,4 +1,4 @@
-"""Confidence intervals of a mean over few paired seeds, by Student's t (Gosset, 1908)."""
+"""Computes the 95 % confidence interval of a mean over few seeds by Student's t (Gosset, 1908)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as files: the ending selects the format, and the same figure gives the same bytes."""
+"""Saves matplotlib figures in the format of the file's ending, byte-identical for the same figure."""
 
 from __future__ import annotations
 

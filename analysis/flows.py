@@ -1,6 +1,7 @@
-"""Completion times and slowdowns of the flows in a Result, overall and by size.
+"""Computes completion times and slowdowns of the flows in a Result, overall and by size; tabulates them, writes
+flows.csv.
 
-They cover the flows that begin in the measured window (`[measure]` of the scenario), or all flows without one.
+The figures cover the flows that begin in the measured window (`[measure]` of the scenario), or all flows without one.
 
 A flow's completion time is from entering its host's NIC to delivery; its slowdown is that over the unloaded transfer
 time (`ideal_ps` of the table of flows). Both cover delivered flows only; the number still under way is shown beside

@@ -1,4 +1,4 @@
-"""Useful share of links: data packets that contribute to a delivery over data packets sent.
+"""Computes the useful share of links, the data packets that contribute to a delivery over the data packets sent.
 
 A packet that is retransmitted, sent beyond what a bounded message needed, or dropped downstream has used capacity on
 every link before. Ports count packets but not by message, so the share is computed from messages and drops: the links

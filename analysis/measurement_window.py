@@ -1,4 +1,4 @@
-"""Iterations and messages that figures cover: a job's steady state, and a measured window.
+"""Selects the iterations and messages that figures cover, a job's steady state or the flows in a measured window.
 
 A job's first iteration fills the network, as it waits for nothing at its start; its last one drains it, as it ends
 when everything has arrived (see `docs/results.md`). With three iterations or more these two are left out. Of traffic,

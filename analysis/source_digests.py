@@ -1,4 +1,4 @@
-"""Digests of version and sources that tie stored Results and figures to the code that made them."""
+"""Computes digests of version and sources that tie stored Results and figures to the code that made them."""
 
 from __future__ import annotations
 

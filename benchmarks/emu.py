@@ -1,4 +1,5 @@
-"""Speed of the testbed: `gradwire bench emu`.
+"""Runs `gradwire bench emu`, which measures the testbed's speed (switch rules, TUN devices, agents, virtual machine)
+and prints a table.
 
 * `core`: the rules of the userspace switch alone (`gradwire.emu.switches.userspace_switch.fabric`), without input or
   output: eight hosts that all send, around one switch and on a leaf-spine with packets sprayed.

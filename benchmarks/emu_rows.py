@@ -1,4 +1,4 @@
-"""One row of the testbed's benchmark, run once in this process: packets, hops and times."""
+"""`run_row` runs one row of the testbed's benchmark in this process and returns its packets, hops and times."""
 
 from __future__ import annotations
 

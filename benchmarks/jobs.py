@@ -1,4 +1,4 @@
-"""Speed of large jobs: `python -m gradwire.benchmarks.jobs [CASE ...] [--no-fast-forward] [--threads N]`.
+"""Measures the simulator's speed on large jobs and on many flows (`python -m gradwire.benchmarks.jobs`).
 
 `spray`: 64 ranks, a ring, 20 iterations of 250 MB of gradients in buckets of 25 MB, at 400 Gbps, every packet sprayed.
 `ranks`: 16,384 ranks on 2,048 machines of eight, all-reduce inside machines first, of the gradients of ResNet-50, over

@@ -1,4 +1,6 @@
-"""Rows of benchmarks: run in separate processes, printed as tables or as JSON."""
+"""Runs benchmark rows in separate processes and prints them as tables or JSON, for the other modules of
+`benchmarks`.
+"""
 
 from __future__ import annotations
 

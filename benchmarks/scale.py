@@ -1,5 +1,4 @@
-"""Growth of the engine's cost with the network: `python -m gradwire.benchmarks.scale [--hosts N ...] [--transport NAME
-...]`.
+"""Measures how the packet engine's time and memory grow with the network (`python -m gradwire.benchmarks.scale`).
 
 A permutation on fat-trees of 128 to 8192 hosts, 8 GB in all whatever their number, so that every row does about the
 same work and differences are the cost of size itself. With `--hosts 65536`, a fat-tree as well, and `--hosts 262144`,

@@ -1,4 +1,4 @@
-"""Growth of sweeps: `python -m gradwire.benchmarks.sweeps [--points N ...] [--jobs N ...] [--engine local ray]`.
+"""Measures how a sweep's cost grows with its points and worker processes (`python -m gradwire.benchmarks.sweeps`).
 
 Sweeps with increasing numbers of points of one small scenario (web search flows on a star, one compiled engine), each
 in a new folder. Columns: wall time; the share of the workers' time in simulation, network and measuring (`wall_s` of

@@ -1,4 +1,4 @@
-"""Build times of networks: `python -m gradwire.benchmarks.topologies [CASE ...]`.
+"""Measures build times and peak memory of networks, routes and engines (`python -m gradwire.benchmarks.topologies`).
 
 One row per network, each in a separate process: seconds for the network, its routes and an engine on it (two threads,
 DCTCP; the engine's code is loaded, not compiled), and the process's peak memory after the routes and at the end,

@@ -1,4 +1,4 @@
-"""Read speed of traces: `gradwire bench traces`.
+"""Runs `gradwire bench traces`, which measures the time and memory of reading the bundled traces and a large one.
 
 One row per bundled trace, and one for `vgg16-138m-50`, a synthetic trace with the tensors of VGG-16 for ImageNet (138 M
 parameters) and 50 iterations that each have statistics, mean, maximum and rms: 27 million rows of chunks.

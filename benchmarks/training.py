@@ -1,4 +1,4 @@
-"""Cost of a training run compared with plain PyTorch: `gradwire bench training`.
+"""Runs `gradwire bench training`, which compares the CPU time of a training run's steps with that of plain PyTorch.
 
 Steps of one model with the same total number of images, alternating in one process on one thread of torch; CPU time is
 measured:

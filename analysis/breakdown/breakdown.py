@@ -1,4 +1,5 @@
-"""Breakdown of every iteration's time into parts that add up to it exactly.
+"""`breakdown` splits each simulated iteration's time into computing and waits by cause, such as queueing; the parts add
+up exactly.
 
 A worker's iteration is computing and waiting. Each wait is for one event. It is walked backwards, from its end to its
 beginning, along the latest cause: the event fired when the last message it needed was delivered; an event had posted

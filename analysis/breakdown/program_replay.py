@@ -1,4 +1,5 @@
-"""Replay of a job's program from the times in a Result, without a network.
+"""`ReplayedProgram` rebuilds workers' activity (computing, waiting) and event times from a job's program and a Result's
+message times.
 
 A Result records when messages became ready, were released and delivered, but not the dependencies between them. These
 are in the program (`gradwire.workload.program`), which its scenario and trace rebuild bit by bit. Events that post

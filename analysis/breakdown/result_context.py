@@ -1,4 +1,4 @@
-"""Context of a Result, rebuilt from its scenario: traces, network, routes, jobs.
+"""`ResultContext` rebuilds the traces, network, routes and jobs behind a Result from the scenario stored in it.
 
 A Result holds its scenario and the digest of every trace. The traces must still be where they were.
 """

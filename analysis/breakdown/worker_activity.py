@@ -1,4 +1,5 @@
-"""Named activities of workers: forward and backward passes by layer, and waits with their causes.
+"""`worker_spans` yields each worker's timed activities (forward and backward pass by layer, optimizer, waits with
+causes) from a Result.
 
 A simulated run is replayed (`gradwire.analysis.breakdown.program_replay`). For real sockets, or a run with repeated
 iterations, only the two passes are known, from the table of iterations.

@@ -1,4 +1,5 @@
-"""Comparison of several Results as a table, files and a short report.
+"""`compare` measures several Results; `Comparison` prints their metrics side by side and writes report, tables, figures
+and Results.
 
 `Comparison.write` makes these files; the directory appears complete or not at all:
 

@@ -1,4 +1,5 @@
-"""Detailed metrics that explain a run's figures (`gradwire compare --all-metrics`).
+"""Computes metrics that explain a run's figures (retransmissions, time-outs in the tail, p99 by class) for `gradwire
+compare --all-metrics`.
 
 * retransmissions of pushes and of pulls: `retransmitted` over `packets`, of all messages;
 * time-outs: messages with a retransmission time-out, and their share of the slowest 1 %. If they are most of it, the

@@ -1,6 +1,6 @@
-"""Markdown report of a comparison: every sentence is computed from the Results.
+"""Composes the Markdown report of a comparison of Results, with every sentence computed from their figures.
 
-It states figures and their sources, and no conclusion that a reader could not check in the tables.
+The report states figures and their sources, and no conclusion that a reader could not check in the tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pooled runs: several runs of one experiment with different seeds, as one Result.
+"""`pooled` concatenates runs of one experiment with different seeds into one Result.
 
-They follow each other in time, so the functions for one run (means, percentiles, ports, pairs of hosts) apply to all
-of them together.
+The runs follow each other in time, so the functions for one run (means, percentiles, ports, pairs of hosts) apply to
+all of them together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Differences between the scenarios of compared Results, other than their policies.
+"""`scenario_differences` describes in sentences how the scenarios of compared Results differ in network, jobs or
+traffic, policies aside.
 
 Policies are transports, load balancing, switches and the exchange of a job. If network, jobs or traffic differ too,
 the figures reflect that as well, and a reader should know. The comparison uses the scenario in each Result, and the

@@ -1,4 +1,4 @@
-"""Tables of metrics side by side, one column per run, for a terminal of 100 characters, a log file or Markdown.
+"""Builds tables of metrics with one column per run and prints them as terminal text, Markdown or HTML.
 
 `run_tables` selects rows and wording for the printed table, the report and the tests. More than `PER_TABLE` runs give
 several tables, one below the other.

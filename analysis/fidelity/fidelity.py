@@ -1,4 +1,4 @@
-"""Comparison of a simulated and an emulated run of one scenario, and verdict on their agreement.
+"""Matches the messages of a simulated and an emulated run of one scenario and judges whether their figures agree.
 
 Two runs are the same experiment only if the same messages were sent. So messages are matched by job, kind, iteration,
 tensor, part, sender and receiver, not by number, and a message without a partner is a failure in itself. Figures

@@ -1,4 +1,4 @@
-"""One figure of a simulated and an emulated run, and the verdict on their agreement."""
+"""`Measure` holds one figure of a simulated and an emulated run with its tolerance, and judges their agreement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure of `gradwire fidelity`: completion times, iterations, drops and marks of both runs in one PNG file.
+"""Draws the figure of `gradwire fidelity` (completion times, iterations, drops and marks of both runs) into a PNG file.
 
 The simulated run is blue and solid, the emulated one orange and dashed.
 """

@@ -1,4 +1,4 @@
-"""Port counters of a simulated and an emulated network, side by side."""
+"""Compares port counters (drops, marks) of a simulated and an emulated run, per port, in total and by class."""
 
 from __future__ import annotations
 

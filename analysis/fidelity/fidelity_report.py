@@ -1,4 +1,5 @@
-"""Report of `gradwire fidelity`: tables on the terminal, and these files.
+"""Compares pairs of simulated and emulated runs for `gradwire fidelity`, prints the tables and writes a folder of
+report files.
 
 fidelity.json        every figure of both runs, for programs
 fidelity.csv         the judged and the reported figures, one per line

@@ -1,4 +1,4 @@
-"""Conversion of a Result's packet log to a capture that Wireshark reads.
+"""Builds frames with headers from a Result's packet log; `pcapng` writes them to a capture that Wireshark reads.
 
 A packet appears when it begins to cross one of the chosen links, on the interface of that name, whether or not it is
 lost there. Its headers are those of its transport as `gradwire.scenarios.wire` defines them; its payload is omitted,

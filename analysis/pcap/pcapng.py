@@ -1,4 +1,4 @@
-"""Writer of pcapng files, the format of Wireshark, tshark and tcpdump [draft-ietf-opsawg-pcapng].
+"""Writes frames to pcapng files, the capture format of Wireshark, tshark and tcpdump [draft-ietf-opsawg-pcapng].
 
 A file is a sequence of blocks; each has a type, its length, a body padded to whole words, and its length again:
 

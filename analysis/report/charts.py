@@ -1,4 +1,4 @@
-"""Charts as plain data, drawn by the page's script.
+"""Data classes describe a page's charts (lines, bars, heat maps) as plain values; the page's script draws them.
 
 Three kinds: `Bars`, horizontal and stacked, with dots of single values; `Lines`, with bands or whiskers, or dots alone;
 `Heat`, a map. Each labels its axes with units and has a caption.

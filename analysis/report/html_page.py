@@ -1,4 +1,4 @@
-"""HTML of a page: its elements, and head, contents, style and script around its sections in one file.
+"""Builds HTML elements (tables, charts, code, lists) and joins sections into one page with style and scripts.
 
 External text is escaped. The page's content policy allows only what is inside of it, so a browser makes no network
 request. The same sections give the same bytes: the page has no date.

@@ -1,4 +1,5 @@
-"""Lanes: a period of a run as plain data for the page: worker activities, every message, queues, drops.
+"""`lanes_of` collects one period of a run (worker activities, messages, queues, drops) as plain data for the HTML
+timeline.
 
 Times are whole ticks since the beginning of the window. A tick is about a two-millionth of the window, less than is
 visible at a zoom of a thousand. Columns that rise slowly are written as differences, which keeps a page with thousands

@@ -1,4 +1,4 @@
-"""Section of runs on a page: facts, tables, plots, a timeline, and commands to repeat the runs."""
+"""Builds an HTML page's section on runs, with facts, tables, charts, timelines, and commands that repeat the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telemetry of the ports of one run, from the tables of its Result.
+"""Computes queues, utilisation, waiting times, drops and marks of a run's ports from the tables of its Result.
 
 * Queues and utilisation come from the table of samples. The utilisation of a period is the bytes whose transmission
   began in it, over the capacity of the link as built; the part of a packet that exceeds the period counts in the next.

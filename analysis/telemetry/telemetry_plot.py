@@ -1,4 +1,4 @@
-"""Figure of `gradwire telemetry`: queues and utilisation over time, and waiting times of packets."""
+"""Draws the figure of `gradwire telemetry`, with queues and utilisation over time and waiting times of packets."""
 
 from __future__ import annotations
 

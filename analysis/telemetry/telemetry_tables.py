@@ -1,4 +1,6 @@
-"""Tables of `gradwire telemetry`."""
+"""Prints tables of ports, waiting times, drops and layers for `gradwire telemetry`; `telemetry.describe` computes their
+values.
+"""
 
 from __future__ import annotations
 

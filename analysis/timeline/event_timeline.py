@@ -1,4 +1,4 @@
-"""Events of a run for timelines: hosts and their roles, messages on tracks, queues, drops.
+"""Extracts host roles, messages on tracks, sampled queues and drops from a Result for the timelines of other modules.
 
 `gradwire.analysis.timeline.timeline` writes them for Perfetto, `gradwire.analysis.report.lanes` for a page. Worker
 activities are in `gradwire.analysis.breakdown.worker_activity`.

@@ -1,4 +1,4 @@
-"""Times of tensors: when each gradient was ready, released, delivered and needed, by worker and iteration.
+"""Computes when each gradient tensor was ready, released, delivered and needed, by worker and iteration of a Result.
 
     ready       the first message that carries any of it was ready at the worker
     released    the first of these messages began to be sent

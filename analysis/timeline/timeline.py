@@ -1,4 +1,4 @@
-"""Timeline of a run as Chrome trace events, for ui.perfetto.dev and chrome://tracing.
+"""Writes the timeline of a run as a file of Chrome trace events, for ui.perfetto.dev and chrome://tracing.
 
 There is one process per host, with its worker's computing (layer by layer), its waits, and the messages that it sends,
 on as many tracks as are under way at once. Within a message are the parts "held back" (ready, not released) and "on its

@@ -1,4 +1,5 @@
-"""Effect of lost packets on a collective: share of all workers' values missing per worker and tensor.
+"""`lost_values` computes the share of all workers' values that packet loss removed from each worker's reduced copy of a
+tensor.
 
 The Result records the missing bytes of every message. The program determines the content of a message: a sum of some
 workers' values on the way to the result, or a finished sum on the way back. Every element is followed along the

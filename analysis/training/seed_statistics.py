@@ -1,4 +1,6 @@
-"""Statistics of training runs over seeds: means, and differences between runs of the same seed, with intervals."""
+"""Tabulates means of training runs over seeds and differences between policies at equal seeds, with 95 % confidence
+intervals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of training runs: a table, and accuracy against steps, bytes and time."""
+"""Tabulates training runs side by side and plots their accuracy against steps, bytes sent and simulated time."""
 
 from __future__ import annotations
 
