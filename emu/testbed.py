@@ -1,4 +1,5 @@
-"""emulate: run a scenario on real sockets, seen from outside.
+"""`emulate` plans a scenario for the testbed, runs it in namespaces or a virtual machine, and returns a verified
+Result.
 
     check, choose a backend -> Plan -> a folder -> the runner, in private namespaces or in virtual time
     -> raw results -> verified -> Result

@@ -1,4 +1,6 @@
-"""Agent over stdin and stdout, for launchers that run a command (`gradwire.emu.control.launchers.CommandLauncher`)."""
+"""Runs the agent of one host over stdin and stdout, for launchers that start a command
+(`gradwire.emu.control.launchers.CommandLauncher`).
+"""
 
 from gradwire.emu.agent.agent import main
 

@@ -1,4 +1,5 @@
-"""Agent: one process per host, which runs the host's part of the program with real sockets.
+"""`Agent`, one process per host, serves the controller's requests and carries out the host's computing and messages on
+real sockets.
 
 The controller sends it frames over a stream. The agent ends when that stream closes, so no process is left behind.
 Its requests and replies:

@@ -1,4 +1,5 @@
-"""Interfaces between the parts of an agent.
+"""Declares the interfaces of an agent's event loop, transport carriers and host, and the message records that they
+exchange.
 
     Loop      one thread, one clock: timers and readable sockets
     Script    the host's part of the program: determines when messages are ready

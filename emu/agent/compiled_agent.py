@@ -1,4 +1,5 @@
-"""Machine code of agents (`gradwire.emu.native.code_cache`).
+"""Provides the machine code of agents, the loop and each transport's functions, compiled or loaded from
+`gradwire.emu.native.code_cache`.
 
 The loop of agents (`gradwire.emu.agent.core`) is one unit, and every transport another: the simulator's functions bound
 to one memory. The loop calls them by address, so code compiled for one scenario serves all others, and a user-defined

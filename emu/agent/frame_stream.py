@@ -1,4 +1,5 @@
-"""The stream between a controller and an agent: frames of plain values without executable content.
+"""Encodes and decodes the frames between controller and agents, plain values and known records without executable
+content.
 
 An agent may be on another machine, and its bytes may be anything: a login banner, another program's output, an attack.
 So a frame has a head (magic, version, the run's token, length), and its body has a few kinds of values: numbers, text,

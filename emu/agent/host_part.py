@@ -1,6 +1,6 @@
-"""A host's part of a program: its events, processes, and the messages that begin or end there.
+"""`part_of` extracts one host's events, processes and messages from a scenario's program, for the host's agent.
 
-It is the input of `gradwire.emu.agent.script.Script`, and describes the contents of messages from this host.
+`HostProgram` is the input of `gradwire.emu.agent.script.Script`, and describes the contents of messages from this host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The loop of an agent: timers with nanosecond precision and files, in one thread.
+"""`EpollLoop` serves an agent's timers, with nanosecond precision, and its files in one thread; its inner loop is
+compiled.
 
 Times are of CLOCK_MONOTONIC, minus that of the common beginning. A timerfd wakes the loop, because poll(2) rounds to
 milliseconds and may be late by the timer slack. In virtual time sleeping is exact and computing takes no time, so

@@ -1,4 +1,4 @@
-"""Validation of agents' frames: a controller trusts nothing that it can check."""
+"""Validates frames and reports received from agents by type and range before the controller uses them."""
 
 from __future__ import annotations
 

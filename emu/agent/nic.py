@@ -1,4 +1,5 @@
-"""The host's NIC, with the rules of the simulator: order and times of the host's UDP packets.
+"""`Nic` registers a testbed host's flows and groups with its compiled NIC (`nic_schedule`), which orders and times
+their packets.
 
 Priority classes are strict. Within a class, flows with data take turns, one packet each; a paced flow is set aside
 until its time. Messages with a common pace take one turn (`FlowGroup`). A packet occupies the line for its bytes at the

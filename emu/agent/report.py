@@ -1,4 +1,4 @@
-"""Reports of agents at the end of a run, and their collection over all hosts."""
+"""Declares an agent's report at the end of a run, and merges the reports of all hosts into columns."""
 
 from __future__ import annotations
 

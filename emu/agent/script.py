@@ -1,7 +1,8 @@
-"""Script: one host's part of a program, run on a clock.
+"""`Script` advances one host's processes on a clock, letting compute times pass, waiting for deliveries and releasing
+ready messages.
 
-It computes (by letting time pass), waits, and releases messages; it is notified when messages are delivered or settled.
-It has no sockets. Simultaneous events occur in the order defined by `gradwire.workload.program`.
+It is notified when messages are delivered or settled, and has no sockets. Simultaneous events occur in the order
+defined by `gradwire.workload.program`.
 
 Compute times start from the scheduled time, not from that of a late timer, so that the agent's delays do not add up
 over the steps of an iteration; iteration times are exact for the same reason.

@@ -1,4 +1,4 @@
-"""Memory words shared with compiled code, and tables of messages in them (`gradwire.emu.agent.core.layout`)."""
+"""Allocates memory words shared by Python and compiled code, and a hash table of message records in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The agents of a run as seen by the controller, and the frames exchanged with them."""
+"""`Agents` starts a run's agent processes for the controller, sends them frames, receives theirs, and notices
+failures.
+"""
 
 from __future__ import annotations
 

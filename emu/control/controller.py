@@ -1,4 +1,4 @@
-"""Controller: starts an agent per host, takes all agents through a run, and collects their reports.
+"""`Controller` starts an agent per host, takes all agents through a run, and collects their reports.
 
     start -> open (all sockets listen) -> connect -> clocks -> go at a common time -> run -> report -> end
 

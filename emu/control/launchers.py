@@ -1,4 +1,4 @@
-"""Launchers of agents: a fork of this process in another network namespace, or any command.
+"""Starts agents as forks of this process in other network namespaces, or by any command such as ssh.
 
 A launcher's `start(plan, node, others)` returns a `Child`: two ends of a stream and a process, for the `Controller`.
 It raises TestbedError if that fails. `others`: agents started before.

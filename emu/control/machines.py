@@ -1,4 +1,4 @@
-"""Real machines: the same agents, started over ssh, on the existing network between them.
+"""Runs a plan's agents over ssh on real machines, across the existing network between them.
 
 No network is built, and only hosts count packets; the switches' policy is their own. A machine needs this project and
 an interpreter that can import it. The agents' clocks are compared beforehand

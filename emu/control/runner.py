@@ -1,11 +1,11 @@
-"""Runner: builds the network of a plan, runs its agents, and writes the raw results to a file.
+"""Builds the network of a plan, runs its agents or user programs, and writes the raw results to a file.
 
     python -m gradwire.emu.control.runner FOLDER [--machine]
 
-It is process 1 of private namespaces, or with --machine runs in gradwire's virtual machine. FOLDER has `plan.pickle`
-and receives `raw.pickle`. Progress and errors go to standard output, a JSON object per line after "gradwire: " (the
-disk may be full). A file `stop` in FOLDER, or SIGINT, ends the run in order with partial results. It imports little
-beyond numpy because imports are slow in a virtual machine.
+The runner is process 1 of private namespaces, or with --machine runs in gradwire's virtual machine. FOLDER has
+`plan.pickle` and receives `raw.pickle`. Progress and errors go to standard output, a JSON object per line after
+"gradwire: " (the disk may be full). A file `stop` in FOLDER, or SIGINT, ends the run in order with partial results. It
+imports little beyond numpy because imports are slow in a virtual machine.
 """
 
 from __future__ import annotations

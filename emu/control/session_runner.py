@@ -1,4 +1,4 @@
-"""Session runner: keeps a network and runs one program after another in it.
+"""Keeps an emulated network alive inside the namespaces or virtual machine, and runs one plan after another in it.
 
     python -m gradwire.emu.control.session_runner FOLDER [--machine]
 

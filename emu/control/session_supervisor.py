@@ -1,4 +1,5 @@
-"""Supervisor of a long-lived network that runs one program after another.
+"""`LongLivedNetwork` starts the process that keeps an emulated network (`session_runner`), passes it programs, and
+returns their raw results.
 
 A thread starts the runner inside (`gradwire.emu.control.session_runner`) and reads its messages. Steps are passed to it
 as files, and so are their results.

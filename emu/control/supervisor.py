@@ -1,4 +1,4 @@
-"""Supervisor of a runner: starts it in private namespaces or in virtual time, reads its messages, ends it.
+"""Starts the runner of a plan in private namespaces or a virtual machine, passes on its progress, and ends it.
 
 Messages arrive line by line (`gradwire.emu.control.runner`); results are left in a file.
 """

@@ -1,4 +1,4 @@
-"""Memory access by address and system calls for compiled code of the testbed.
+"""Wraps memory access by address and system calls (`intrinsics`) for the testbed's compiled code.
 
 Pointers are passed as integers. Failed calls return -1, and `error` returns the error number. The layouts are those of
 64-bit Linux.

@@ -1,4 +1,4 @@
-"""Cache of the testbed's machine code: compiled once, stored with the simulator's engines, loaded without Numba.
+"""Compiles the testbed's machine code once, stores it with the simulator's engines, and loads it without Numba.
 
 The engines are those of `gradwire.jit.engine_cache`. Missing code is compiled. Inside a virtual machine that would take
 minutes, so `make_ready` does it beforehand.

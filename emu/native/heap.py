@@ -1,4 +1,4 @@
-"""Heaps of compiled code: arrays of entries, ordered by the first word, then by the second."""
+"""Implements binary heaps for compiled code as arrays of entries, ordered by the first word, then by the second."""
 
 from __future__ import annotations
 

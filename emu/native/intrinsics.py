@@ -1,4 +1,6 @@
-"""Intrinsics for memory access, system calls and calls by address, for `gradwire.emu.native.calls`."""
+"""Defines Numba intrinsics and external functions for memory access, system calls and calls by address, which `calls`
+wraps.
+"""
 
 from __future__ import annotations
 

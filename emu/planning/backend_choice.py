@@ -1,4 +1,4 @@
-"""Choice of the switch backend that runs a plan on a kernel."""
+"""Selects the switch backend that can run a plan on a kernel and departs least from the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base round-trip times of a plan: a full packet and its answer on an empty network.
+"""Computes base round-trip times between a plan's hosts, a full packet and its answer on an empty network.
 
 The figures equal those of the simulator (`gradwire.topology.base_rtt`, which works on routing tables; a test compares
 them): every link adds serialisation time and latency, and the slowest of several equally good paths counts.

@@ -1,4 +1,4 @@
-"""Requirements of transports that the testbed does not meet.
+"""Lists the features that a scenario's transports need and the testbed lacks, and the transports that run there.
 
 The kernel's TCP runs as it is. Every other transport runs the simulator's rules over UDP, provided that it needs only
 queues, priorities, marks and drops from switches, and that its fields fit into a gradwire header.

@@ -1,4 +1,6 @@
-"""Features of a kernel, user and machine, as determined by `gradwire.emu.planning.probe`."""
+"""`KernelFeatures` stores the results of a probe of kernel, user and machine, with the error of each missing
+feature.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan: the complete description of a run as plain data that another process can receive.
+"""`TestbedPlan` declares the complete description of a testbed run as plain data that another process can receive.
 
 A plan is made from a scenario outside the testbed and pickled. Inside - in private namespaces, in a virtual machine or
 on other machines - no module of scenarios, traces or simulators is imported.

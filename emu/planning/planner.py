@@ -1,4 +1,4 @@
-"""Conversion of a scenario to a plan, with one report of everything that the testbed cannot do."""
+"""Converts a scenario to a `TestbedPlan`, or reports in one error everything in it that the testbed cannot do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capabilities of this kernel, user and machine, determined by trying them.
+"""Determines the capabilities of this kernel, user and machine by trying each feature in private namespaces.
 
 A kernel's version or configuration says little: modules may be missing or be loaded on demand. So the probe uses every
 feature once in private namespaces that are thrown away: queueing disciplines, classifiers, actions, a BPF program, a

@@ -1,4 +1,6 @@
-"""Tables of a probe's results: working features, missing packages and the backend of a scenario."""
+"""Builds the printed tables and advice of `gradwire probe` from a probe's results and a scenario's choice of
+backend.
+"""
 
 from __future__ import annotations
 

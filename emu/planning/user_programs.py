@@ -1,4 +1,4 @@
-"""Conversion of a scenario and a command to `Programs`: ranks, hosts, marking rules and compute times."""
+"""Converts a scenario and a command to `Programs` for `gradwire exec` (ranks, hosts, marking rules, compute times)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of raw results to a Result with the simulator's tables.
+"""Converts a testbed run's raw results to a Result with the simulator's tables.
 
 Some values are missing. `drops` has a row per packet if the backend sees packets one by one, and no rows if it only
 counts (the counts are in `ports`); `delays` and `packets` are empty. `peak_queue_bytes` of `ports` is -1 if the backend

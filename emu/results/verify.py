@@ -1,4 +1,4 @@
-"""Verification that packets arrived as sent, losses are as reported, and sums are correct.
+"""Verifies by check sums that packets arrived as sent, losses are as reported, and sums of gradients are correct.
 
 Every host has a check sum of every packet sent and received (`gradwire.emu.agent.payload.contents`). They are compared,
 and computed again from the gradients and the losses, for whole tensors and buckets: those of parameter servers from the

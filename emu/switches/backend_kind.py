@@ -1,5 +1,5 @@
-"""Defines the base classes of switch backends: `Backend`, before a network exists, and `SwitchBackend`, the running
-network.
+"""Defines the base classes of switch backends, `Backend` (a kind) and `SwitchBackend` (a running network), their counts
+and error.
 
 A backend gives every host of the plan a network namespace with a device that has the host's address
 (`gradwire.emu.planning.plan.host_address`) and reaches all other hosts. The network between them is either Linux

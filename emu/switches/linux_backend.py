@@ -1,4 +1,6 @@
-"""Base of the backends made of Linux queueing disciplines: common requirements and departures from a plan."""
+"""`LinuxBackend`, base class of the backends `red` and `bpf`, declares their common requirements and departures from a
+plan.
+"""
 
 from __future__ import annotations
 

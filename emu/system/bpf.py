@@ -1,4 +1,4 @@
-"""BPF programs and maps without libbpf: compile, load, pin, read.
+"""Compiles, loads and pins BPF programs, and maps their counters into memory, without libbpf.
 
 A program is one C file that needs only clang: no headers, no libbpf, no BTF. It is compiled into a cache outside the
 source tree, under a hash of all inputs. Loading takes the program's sections and the few relocations of maps from the

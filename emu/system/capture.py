@@ -1,4 +1,4 @@
-"""Captures of packets at the ports of a node, as pcapng files for Wireshark.
+"""Captures packets at all ports of a node in a separate process, as pcapng files for Wireshark.
 
 A process per node listens at all its ports (AF_PACKET). As in captures of simulated packets, the file has an interface
 per direction of a cable, named "a->b": sent packets appear when their transmission begins, after the queue and with

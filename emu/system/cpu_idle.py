@@ -1,4 +1,4 @@
-"""Disabling of processor idle states during a run on the wall clock.
+"""Disables processor idle states during a run on the wall clock.
 
 An idle processor halts, and waking it takes tens of microseconds (more in a virtual machine, whose host has to do it)
 for every packet. While a process holds `/dev/cpu_dma_latency` open with a limit in microseconds written to it, the

@@ -1,6 +1,7 @@
-"""Settings of the kernel's TCP that sockets cannot change: route metrics and sysctls of a host's namespace.
+"""`metrics` and `sysctls` compute a host's kernel TCP settings that sockets cannot change; the switch backends apply
+them.
 
-Three of them make it match the simulator (docs/fidelity.md):
+Three of these settings make the kernel's TCP match the simulator (docs/fidelity.md):
 
 minimum RTO      The kernel adds the round-trip time to a route's `rto_min` instead of taking the larger of the two as
                  in RFC 6298, counts in ticks, and waits until the next tick [net/ipv4/tcp_input.c: `tcp_set_rto`,

@@ -1,4 +1,4 @@
-"""Processes that end with their parent, and calls of the C library that Python lacks."""
+"""Starts processes that end with their parent, and wraps C library calls that Python lacks (prctl, timerfd)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw results of a run, passed from inside the namespaces to the outside."""
+"""`RawResults` declares the raw results of a testbed run, passed from inside the namespaces to the outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2).
+"""Prepares UDP sockets and the buffers by which compiled code (`gradwire.emu.agent.core.datagrams`) sends and receives
+many datagrams per call.
 
 The structures of a call are laid out once, in arenas of bytes at fixed addresses; compiled code
 (`gradwire.emu.agent.core.datagrams`) writes only numbers per datagram. The layouts are those of 64-bit Linux.

@@ -1,4 +1,4 @@
-"""Temporary folders that are removed when the process that made them ends for any reason.
+"""Makes temporary folders that are removed when the process that made them ends for any reason.
 
 Namespaces disappear with their processes; files do not, and a killed process cannot remove any. So each folder has a
 cleaner: a small shell that waits at a pipe whose other end only this process holds. When that end closes because the

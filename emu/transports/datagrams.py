@@ -1,4 +1,4 @@
-"""Carrier of transports over UDP, between a host's sockets and the simulator's rules.
+"""`DatagramCarrier` carries a transport's messages over UDP, between a host's sockets and the simulator's rules.
 
 A packet is as long on a link as in the simulator: if its header is wider than gradwire's, zeros follow the header. The
 work per packet is compiled (`gradwire.emu.agent.core`); this module does the work per message.

@@ -1,8 +1,8 @@
-"""DLCP over real sockets: `gradwire.protocols.transports.dlcp.dlcp` with its Stops, Probes and Bitmaps.
+"""`Dlcp` and `DlcpBySide` carry DLCP over real sockets, with Stops, Probes and Bitmaps as UDP packets or over TCP.
 
-They use either TCP (`DlcpBySide`, `gradwire.emu.transports.side_channel`), where the kernel also acknowledges and
-retransmits them, or packets of their simulated size (`Dlcp`), which only the rules repeat. On the wall clock a Probe is
-repeated after at least 5 ms, because hosts answer only when they are scheduled.
+Stops, Probes and Bitmaps use either TCP (`DlcpBySide`, `gradwire.emu.transports.side_channel`), where the kernel also
+acknowledges and retransmits them, or packets of their simulated size (`Dlcp`), which only the rules repeat. On the wall
+clock a Probe is repeated after at least 5 ms, because hosts answer only when they are scheduled.
 
 A Bitmap has words of the receiver's second bitmap: the packets present when the Probe first arrived. The simulator's
 sender reads them at the receiver; here they are copied to where the sender's rules read them.

@@ -1,4 +1,4 @@
-"""The UDP sockets of a host, and the distribution of incoming packets to its messages.
+"""`Endpoint` opens the UDP sockets of a host and distributes incoming packets to its messages.
 
 All data of a host leaves from 32 sockets, chosen by message number, so that switches that hash spread the flows. It
 arrives at one socket, whose answers return to the source port. Data is written directly to its position in the message,

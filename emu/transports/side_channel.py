@@ -1,4 +1,4 @@
-"""The reliable side channel of a host: Stop, Probe and Bitmap over TCP.
+"""`SideChannel` carries a host's Stops, Probes and Bitmaps reliably over TCP connections to other hosts.
 
 There are a few connections to every host that this one sends messages to. Probes go one way and answers the other, so
 that a Probe queued behind its data does not delay answers (a stream keeps its order). A Probe has the DSCP of its data,

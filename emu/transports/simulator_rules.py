@@ -1,4 +1,5 @@
-"""Adapter of the simulator's transports to sockets: their records, and the effects of their decisions.
+"""`SendingEnd` and `ReceivingEnd` run a simulated transport's compiled functions for one message end of the testbed,
+without sockets.
 
 A transport's rules are written once, as the functions of `gradwire.protocols.transports`; agents run them compiled
 (`gradwire.emu.agent.compiled_agent`). In the simulator they work on the records of all flows in one array. Here each

@@ -1,4 +1,5 @@
-"""Carrier over the kernel's TCP, with "fresh" or "persistent" connections.
+"""`Tcp` carries messages over the kernel's TCP, on one connection per message (fresh) or per destination and class
+(persistent).
 
 A fresh connection carries one message; a persistent one carries all messages of one host and class in sequence.
 Connections are opened before the beginning. A fresh one names its message at once, so that during the run only the

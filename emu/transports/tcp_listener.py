@@ -1,4 +1,4 @@
-"""A TCP port of a host that accepts only connections with this run's opening.
+"""`OpeningListener` listens at a host's TCP port and accepts only connections that begin with this run's token.
 
 On real machines other programs always connect: a port scan, a browser, a run that has not ended. Connections with a
 different opening are rejected and counted; silent ones wait, and the oldest of too many is rejected.

@@ -1,4 +1,4 @@
-"""Background traffic beside user programs: a controller and its agents in a separate process.
+"""`BackgroundTraffic` sends a plan's traffic beside user programs, by a controller and agents in a separate process.
 
 Programs and the controller must not wait for each other. So the controller is forked. It announces its beginning, and
 sends its reports when its messages have been delivered or when it receives SIGINT.

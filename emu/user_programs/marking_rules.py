@@ -1,4 +1,4 @@
-"""Packet marking at a host's egress: `[[exec.mark]]` as nftables rules in the host's namespace.
+"""Marks packets at a host's egress by nftables rules made from `[[exec.mark]]`, and counts their matches.
 
 The rules are in the output hook, before the host's queues, so that its NIC already serves by the classes they set. IP
 header fields follow `gradwire.scenarios.wire`: DSCP 56 - 8 * class, ECT(0) if important. The first matching rule wins,

@@ -1,4 +1,4 @@
-"""Results of ranks: iterations from their marks, exit statuses, and files saved for the user.
+"""Converts user programs' iteration marks and exit statuses to a Result's tables, and saves the ranks' output files.
 
 A mark is a line of JSON in a rank's file (`gradwire.studies.iteration_markers`): {"time_ns": ..., "step": ..., further
 values}. An iteration lasts from one mark to the next and has the number of the later one.

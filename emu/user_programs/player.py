@@ -1,4 +1,4 @@
-"""Player: runs the ranks of a plan from a common beginning to their end, with faults and samples meanwhile.
+"""`Player` runs a plan's user programs from a common beginning to their end, with faults and samples meanwhile.
 
 It takes the place of the controller (`gradwire.emu.control.controller`) and has the same `run()`, `reports` and
 `began_ns`. One thread waits for the next event: output, the end of a rank, a change of the network, or a sample.

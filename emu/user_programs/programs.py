@@ -1,4 +1,6 @@
-"""Programs: the command of each host as plain data, without imports of kernels or scenarios."""
+"""Declares a `gradwire exec` run's command, ranks, marking rules and environment as plain data that other processes can
+load.
+"""
 
 from __future__ import annotations
 

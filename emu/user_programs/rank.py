@@ -1,7 +1,7 @@
-"""A rank's process: started in its host's namespace, its output read line by line, ended with its children.
+"""Starts a user program's rank in its host's namespace, passes on its output lines, and ends it with its children.
 
-It is a session, so that a signal reaches its children too, and it is killed with the runner. Its host name is that of
-the scenario, by which programs find their address, and /sys shows its host's devices.
+The process is a session, so that a signal reaches its children too, and it is killed with the runner. Its host name is
+that of the scenario, by which programs find their address, and /sys shows its host's devices.
 
 In virtual time its threads never preempt each other (SCHED_BATCH): a woken thread waits until the running one sleeps.
 The clock stands still without ticks, so a preempted thread would get the processor back only when the other one sleeps.

@@ -1,4 +1,4 @@
-"""The environment of a rank: its command line, its variables, and the names of the hosts.
+"""Builds the command line, the environment variables (torchrun's) and the hosts file of a user program's rank.
 
 The variables are those of torchrun [torch.distributed, "Environment variable initialization"], and those by which gloo,
 NCCL and TensorPipe select the network device.

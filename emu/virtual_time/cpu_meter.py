@@ -1,4 +1,5 @@
-"""Meter of the processor time of programs in virtual time, read from outside, since inside no time passes.
+"""`CpuMeter` measures the processor time of programs in virtual time from outside the machine and answers their
+queries.
 
 A process of the virtual machine is a process of this one [arch/um/os-Linux/skas], whose processor time this kernel
 counts [proc(5), schedstat]: that of its own code in all its threads, without the inner kernel's work for it. A program

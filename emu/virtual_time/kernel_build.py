@@ -1,4 +1,4 @@
-"""Build of the virtual-time kernel: User-Mode Linux with time travel, from a long-term kernel's source.
+"""Builds the virtual-time kernel, User-Mode Linux with time travel, from the source of a long-term kernel.
 
 A User-Mode Linux kernel is an ordinary program. In time-travel mode [Documentation/virt/uml, `time-travel=inf-cpu`] its
 clock stands still while anything computes and jumps to the next timer when everything sleeps. Distributions build

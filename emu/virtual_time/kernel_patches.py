@@ -1,4 +1,5 @@
-"""Source edits for a User-Mode Linux with exact time, repeatable runs, and better speed (`kernel_patches.toml`).
+"""Edits a kernel's source for a User-Mode Linux with exact time, repeatable runs and better speed
+(`kernel_patches.toml`).
 
 Every pattern must match exactly once in its file, so that an unsuitable source is rejected.
 """

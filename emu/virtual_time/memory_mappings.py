@@ -1,4 +1,4 @@
-"""Memory mappings: the limit per process of this machine, and the need of a virtual machine.
+"""Raises this machine's limit on memory mappings per process for virtual machines, and advises on a low limit.
 
 The virtual machine maps every touched page of a program inside to the same address, and non-adjacent pages are separate
 mappings. A program with half a gigabyte has more of them than Linux's default limit of 65,530 (`vm.max_map_count`), and

@@ -1,4 +1,4 @@
-"""Virtual time: a program in a kernel whose clock stands still while anything computes.
+"""Runs a program in a virtual machine (User-Mode Linux) whose clock stands still while anything computes.
 
 The kernel is User-Mode Linux in time-travel mode (`gradwire.emu.virtual_time.kernel_build`). It is an ordinary process
 of this machine without privileges: inside, everything runs as root, on the files of this machine (hostfs), with a

@@ -1,4 +1,5 @@
-"""Encoding of the gradwire header, from the table `gradwire.scenarios.wire.HEADERS`.
+"""Encodes and decodes gradwire's packet header, connection openings and side-channel frames, from the table
+`gradwire.scenarios.wire.HEADERS`.
 
 Captures of simulated packets (`gradwire.analysis.pcap.packet_capture`), the scapy layer
 (`gradwire.emu.wire.scapy_layer`) and docs/wire.md are made from the same table.

@@ -1,4 +1,4 @@
-"""The gradwire header for scapy, made from the table of `gradwire.scenarios.wire`, to inspect captures.
+"""Defines scapy layers for the gradwire header, from the table in `gradwire.scenarios.wire`, to inspect captures.
 
     from gradwire.emu.wire.scapy_layer import Gradwire, GradwireStream
     from scapy.all import rdpcap

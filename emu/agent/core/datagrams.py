@@ -1,4 +1,5 @@
-"""Many datagrams per system call, each with its own TOS byte: sendmmsg(2) and recvmmsg(2).
+"""Sends and receives many UDP datagrams per system call, each with its own TOS byte, in compiled code (sendmmsg,
+recvmmsg).
 
 The structures of a call are laid out once (`gradwire.emu.system.sockets`), in arenas of bytes at fixed addresses; only
 numbers are written per datagram.

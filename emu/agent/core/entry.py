@@ -1,4 +1,6 @@
-"""Entry points of the compiled agent for Python."""
+"""Defines the compiled functions by which Python enters the agent's compiled loop, timers, NIC schedule and datagram
+calls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records of an agent: words that Python keeps alive and compiled code works on (`gradwire.jit.records`).
+"""Declares the memory records of an agent (flows, timers, datagrams, NIC) that Python and compiled code share
+(`gradwire.jit.records`).
 
 An agent has one record of single words, `Agent`, whose address is passed to all its compiled functions. It refers to
 other records by *index*, their address in words (`address >> 3`). So the words of all records are those of one memory

@@ -1,4 +1,5 @@
-"""Compiled loop of an agent (see `gradwire.emu.agent.loop`).
+"""Runs an agent's event loop in compiled code, firing due timers and serving ready files; `gradwire.emu.agent.loop`
+wraps it.
 
 Due timers fire first, of those set so far; then files are read or written; then it waits for the next event.
 """

@@ -1,4 +1,4 @@
-"""Compiled transmission order of the NIC (see `gradwire.emu.agent.nic`).
+"""The compiled NIC of a testbed host picks the next flow by class, turn and pace, and sends its packet.
 
 A flow that may have data is in the list of its class, or in its group, which is in the list; or it waits until its pace
 allows the next packet. The oldest member of a group sends.

@@ -1,4 +1,5 @@
-"""Compiled handling of incoming packets: data for messages to this host, and answers to packets from it.
+"""Reads incoming datagrams in compiled code, checks them, and passes data and answers to the transports of their
+messages.
 
 A packet is checked before its bytes are written: its message, its length, and its source address. Python handles
 anything else.

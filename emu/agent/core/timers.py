@@ -1,4 +1,4 @@
-"""The timers of compiled code, and the clock: a heap of `AgentTimer`.
+"""Provides the agent's compiled code with a clock, a heap of timers, and calls to Python for rare cases.
 
 Numbers follow the order of setting, here and in Python alike, so that equal times fire in that order wherever they were
 set. A cancelled timer stays until it reaches the front, where its number no longer matches.

@@ -1,4 +1,5 @@
-"""Contents of one host's messages: gradients out, received bytes in, sums, and check sums of all.
+"""`Contents` makes the bytes of one host's messages (gradients, sums of received values), stores received bytes, and
+computes check sums.
 
 A push carries a worker's gradient. A pull or a ring segment carries the sum of its sender's part and what it has
 received, in the program's order. Lost packets count as zeros: a receive buffer changes only where packets arrive. A

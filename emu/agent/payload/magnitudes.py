@@ -1,4 +1,4 @@
-"""Gradient bytes from a trace, which has the magnitudes of gradients but not their values.
+"""Draws gradient values for agents from the mean and maximum magnitudes in a trace, which stores no values.
 
 For every run of 256 elements the trace has the mean and the largest |g|. Values are drawn with exactly that mean and
 none larger than the maximum: cubes of uniform draws (few large values among many small ones, as in gradients), scaled

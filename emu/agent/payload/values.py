@@ -1,4 +1,4 @@
-"""Values that hosts send: drawn to the magnitudes of a trace (`magnitudes`), or given explicitly.
+"""Stores and reads the values that a training run's workers send; `values_of` opens these or drawn ones (`magnitudes`).
 
 A training run provides the bytes that its workers send in a step. They are written beforehand, as drawn ones are, and
 agents map them into memory.

@@ -1,4 +1,6 @@
-"""Switch backend `bpf`: its requirements; see `gradwire.emu.switches.linux_network.bpf_switch`."""
+"""Declares the requirements of the switch backend `bpf`, whose networks
+`gradwire.emu.switches.linux_network.bpf_switch` builds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Switch backend `red`: its requirements and departures; see `gradwire.emu.switches.linux_network.red_switch`."""
+"""Declares the requirements and departures from a plan of the switch backend `red`, whose networks
+`gradwire.emu.switches.linux_network.red_switch` builds.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Switch backend `userspace`: one process that implements all switches and links, connected to hosts by TUN devices.
+"""Declares requirements and departures of the switch backend `userspace`, one process for all switches, which
+`gradwire.emu.switches.userspace_switch` implements.
 
-It needs only TUN and network namespaces, follows the simulator's rules exactly
+The backend needs only TUN and network namespaces, follows the simulator's rules exactly
 (`gradwire.emu.switches.userspace_switch.rules`), and sees every lost packet. It is neither fast nor always on time: on
 the wall clock a packet is delivered when the process is scheduled, which `substitutions` and `check` report. In virtual
 time computing takes no time, so none of that matters.

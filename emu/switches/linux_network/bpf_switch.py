@@ -1,4 +1,4 @@
-"""Networks of the backend `bpf`: htb with a BPF program that drops and marks exactly as in the plan.
+"""Builds networks of the backend `bpf`, where htb and a BPF program drop and mark exactly as in the plan.
 
 The program (`port.c`) runs as the classifier of a port's htb and, at the far end of the cable, when a packet has been
 released. From the difference it knows the queues of each port, and so applies the plan's rules: first the buffer of the

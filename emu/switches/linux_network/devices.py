@@ -1,4 +1,4 @@
-"""Nodes and cables: one namespace per node, and one or two pairs of virtual devices per cable.
+"""Makes and verifies network namespaces (one per node) and virtual devices (one or two pairs per cable) of a plan.
 
     n0 [p0] ======== [p1] n4                    without netem: a cable has no latency
     n0 [p0] == [w0]  wires  [w1] == [p1] n4     with netem: packets enter at w0 and leave through w1, whose root is

@@ -1,4 +1,4 @@
-"""Netlink requests for the two queueing disciplines that `tc` cannot configure exactly.
+"""Sends netlink requests for the two queueing disciplines that `tc` cannot configure exactly, `red` and `netem`.
 
 `red` on the instantaneous queue: tc computes the weight of its moving average from a burst, at most one half; the
 kernel accepts a weight of 2**0. The table that ages the average over an idle time is filled with the largest shift, so

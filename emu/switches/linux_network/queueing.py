@@ -1,4 +1,4 @@
-"""A port's queues: strict priorities at a rate, by two nested htb.
+"""Writes the `tc` lines of a port's queues, strict priorities at a rate by two nested htb, and verifies them.
 
     htb 1:   class 1:1      the link: its rate, and the credit by which it may catch up
     htb 2:   class 2:10 ..  below it, one per queue in order of priority, each with a leaf queue. Their rates are so

@@ -1,4 +1,4 @@
-"""Networks of the backend `red`: features of most kernels (htb, red, netem, nftables), without BPF.
+"""Builds networks of the backend `red` from features of most kernels (htb, red, netem, nftables), without BPF.
 
 A queue with a threshold is a `red` whose average is the instantaneous queue
 (`gradwire.emu.switches.linux_network.netlink`), otherwise a bfifo. Not possible: a buffer shared by the queues of a

@@ -1,4 +1,5 @@
-"""Measurement of the delay of hosts' acknowledgements. Compiled.
+"""Measures the delay of hosts' acknowledgements at the userspace switch, from a packet's due time to its answer.
+Compiled.
 
 A simulated host acknowledges a packet on arrival. A real one is woken up first, and so is the switch for its answer: on
 the wall clock this is part of every round trip, and if round trips are short, rates rise too slowly. So the switch

@@ -1,4 +1,4 @@
-"""Captures at the switches of the userspace backend, which have no devices.
+"""Writes packets recorded at the userspace switch, which has no devices, to pcapng files per node.
 
 The rules record packets that begin to cross a link at a captured node and those that have arrived there
 (`SwitchMemory.taps`). This module writes them to pcapng files like those of the other backends

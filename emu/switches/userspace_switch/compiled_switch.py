@@ -1,4 +1,4 @@
-"""Machine code of the userspace switch (`gradwire.emu.native.code_cache`)."""
+"""Provides the userspace switch's machine code, compiled or loaded from `gradwire.emu.native.code_cache`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network of a plan in Python: the state of the compiled rules, and its counts."""
+"""`Fabric` holds the memory of a plan's network for the compiled rules, and reads its counters and lost packets."""
 
 from __future__ import annotations
 

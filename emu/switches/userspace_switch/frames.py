@@ -1,4 +1,5 @@
-"""IPv4 packets as seen by a switch. Compiled.
+"""Parses and marks IPv4 packets for the userspace switch, and identifies the messages of lost and observed ones.
+Compiled.
 
 The class is in the DSCP (`gradwire.scenarios.wire.dscp`), the importance (ECN-capable) in the ECN bits. Marking changes
 these bits and the header's checksum. The gradwire header is read only of lost and observed packets, to identify them.

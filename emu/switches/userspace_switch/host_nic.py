@@ -1,4 +1,4 @@
-"""A host's NIC for the kernel's TCP: queues that hold packets back until the line is free.
+"""Makes kernel queues at a host's TUN device that hold the kernel's TCP packets back until the line is free.
 
 A TUN device accepts packets without limit. TCP expects a NIC that does not: while more than a millisecond of a
 connection's packets waits at the device, it makes no more [net/ipv4/tcp_output.c, "TCP small queues"], and can still

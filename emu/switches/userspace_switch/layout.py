@@ -1,4 +1,4 @@
-"""Memory layout of the userspace switch: records in arrays of 64-bit words, for compiled code.
+"""Declares the records of the userspace switch's memory, and makes that memory from a plan (`SwitchMemory`).
 
 `SwitchMemory` has all arrays, whose rows are records (`gradwire.jit.records`). It is made from a plan (`state_of`) and
 grows (`grown`) if packets or drops need more space.

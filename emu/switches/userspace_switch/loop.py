@@ -1,4 +1,5 @@
-"""Main loop of the switch's process: sleep, read, apply the rules, write. Compiled.
+"""Runs the userspace switch's main loop, which sleeps, reads packets from TUN devices, applies `rules`, and writes
+packets. Compiled.
 
 It sleeps until a device, the timer of the next event, or the parent is ready. A packet's time is the clock's when it is
 read; its further times are exact, however late the process wakes up, except for its delivery, whose lateness is

@@ -1,4 +1,6 @@
-"""Networks of the backend `userspace`: hosts' namespaces and devices, and the process of the switch."""
+"""`UserspaceSwitch` makes hosts' namespaces and TUN devices, starts the switch process, and requests counts, drops and
+captures from it.
+"""
 
 from __future__ import annotations
 

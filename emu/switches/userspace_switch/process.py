@@ -1,4 +1,5 @@
-"""The process of the userspace switch, around the loop in `gradwire.emu.switches.userspace_switch.loop`.
+"""Runs the userspace switch's process, its compiled loop and its answers to the parent's requests for counts, drops and
+captures.
 
 The parent sends requests of single letters over a socket, and receives a length and a pickled answer for each. The
 process ends when that socket is closed.

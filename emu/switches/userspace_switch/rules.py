@@ -1,4 +1,5 @@
-"""The rules of the network, packet by packet, on a given clock. Compiled; no input or output.
+"""Applies the network's rules (route, queue, mark, drop, transmit) to the userspace switch's packets on a given clock.
+Compiled; no input or output.
 
 They equal the simulator's (sim/README.md, "Modelling choices"):
 

@@ -1,4 +1,4 @@
-"""A host's namespace and its TUN device, through which its packets pass.
+"""Makes a host's TUN device for the userspace switch, and sets up the host's address, route and TCP settings.
 
 The namespace has no name and no file: it exists while a process holds it open, so nothing is left behind. The device
 carries plain IPv4 packets, one per read and write; a sent packet stays in the device until it is read.
