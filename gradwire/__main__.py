@@ -1,4 +1,4 @@
-"""`python -m gradwire`: the `gradwire` command."""
+"""Runs the `gradwire` command for `python -m gradwire`."""
 
 from gradwire.cli import main
 

@@ -1,4 +1,4 @@
-"""Fast start of commands that simulate: imports are most of the time of a short run.
+"""Speeds up the start of commands by importing modules without garbage collection and during the run.
 
 Two defaults of Python and NumPy are avoided meanwhile. The garbage collector would scan all new objects repeatedly,
 although none is garbage: 100,000 objects, 30 ms of processor time; afterwards they are frozen, so that the run scans

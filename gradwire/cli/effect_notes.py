@@ -1,4 +1,4 @@
-"""Notes that commands print before they work: keys of a scenario without effect."""
+"""Prints notes on a scenario's keys without effect before a command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the limit on virtual memory before libraries are imported that end the process when it is too small."""
+"""Ends the command if the limit on virtual memory is too low, before libraries that would abort are imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the parsing of their values."""
+"""Declares command-line options that several commands share, and completes and parses their values."""
 
 from __future__ import annotations
 

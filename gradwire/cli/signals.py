@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM of the `gradwire` program before its command begins and after it ends.
+"""Handles SIGINT and SIGTERM of the `gradwire` program before its command begins and after it ends.
 
 `install_handlers` is called before all other imports: an exception during an import could be swallowed, or leave a
 module half initialised. While a command runs, `gradwire.cli.terminal` handles signals.

@@ -1,4 +1,5 @@
-"""Errors, progress and signals of commands at a terminal.
+"""Wraps commands in error messages, exit statuses, signal handling, robust output streams and progress display for a
+terminal.
 
 Errors and progress go to stderr, so that stdout holds results only and can be piped. Progress is a moving bar on a
 terminal and an occasional plain line elsewhere (a log file, CI).

@@ -1,4 +1,4 @@
-"""Watchdog: end the process if compiled code ignores SIGINT or SIGTERM.
+"""Ends the process if compiled code ignores SIGINT or SIGTERM.
 
 Python handles signals between bytecodes only. The packet engine returns every twentieth of a second for that, but a
 user's compiled rule may loop for ever, and then neither Ctrl-C nor SIGTERM would have an effect.

@@ -1,4 +1,4 @@
-"""The commands `gradwire bench ...`: gradwire's own speed."""
+"""Defines the commands `gradwire bench fabric`, `traces`, `emu` and `training`, which measure gradwire's own speed."""
 
 from __future__ import annotations
 

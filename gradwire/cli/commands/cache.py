@@ -1,4 +1,6 @@
-"""The command `gradwire cache`: compiled engines on disk, and the size of the other cache entries."""
+"""Defines the command `gradwire cache`, which lists or clears compiled engines and shows the size of other cache
+entries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `gradwire capture`, which records a trace."""
+"""Defines the command `gradwire capture`, which trains a built-in model on real data and records its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `gradwire exec`: user programs on the testbed."""
+"""Defines the command `gradwire exec`, which runs a user program on the hosts of a scenario's emulated network."""
 
 from __future__ import annotations
 

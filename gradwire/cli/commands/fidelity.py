@@ -1,4 +1,4 @@
-"""The command `gradwire fidelity`, which compares simulator and testbed."""
+"""Defines the command `gradwire fidelity`, which runs a scenario in simulator and testbed and compares the Results."""
 
 from __future__ import annotations
 

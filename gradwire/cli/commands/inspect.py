@@ -1,4 +1,6 @@
-"""The commands `gradwire check`, `schema` and `telemetry`."""
+"""The command `gradwire check` validates a scenario, `schema` prints the JSON Schema, and `telemetry` shows a run's
+queues and drops.
+"""
 
 from __future__ import annotations
 

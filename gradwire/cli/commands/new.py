@@ -1,4 +1,6 @@
-"""The command `gradwire new`, which writes a skeleton of a user-defined component."""
+"""Defines the command `gradwire new`, which writes a skeleton of a user-defined component with a test and a
+scenario.
+"""
 
 from __future__ import annotations
 

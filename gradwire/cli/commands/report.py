@@ -1,4 +1,4 @@
-"""The command `gradwire report`, which writes one HTML page of results."""
+"""Defines the command `gradwire report`, which writes one HTML page of given results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The command `gradwire reproduce`, which tests published claims."""
+"""Defines the command `gradwire reproduce`, which tests published claims and prints verdicts, or lists the planned
+runs.
+"""
 
 from __future__ import annotations
 

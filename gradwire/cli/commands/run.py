@@ -1,4 +1,6 @@
-"""The commands that simulate: demo, run, compare."""
+"""Defines the commands `gradwire demo`, `run` and `compare`, which simulate scenarios and print, write and compare
+their Results.
+"""
 
 from __future__ import annotations
 

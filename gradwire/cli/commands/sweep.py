@@ -1,4 +1,6 @@
-"""The commands `gradwire sweep` and `tune`, which run and measure many scenarios."""
+"""Defines the commands `gradwire sweep`, which runs scenarios along axes, and `tune`, which optimises a scheduler's
+partition and credit.
+"""
 
 from __future__ import annotations
 

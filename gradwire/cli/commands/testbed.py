@@ -1,4 +1,6 @@
-"""The commands `gradwire probe` and `emulate`, and helpers for other commands on the testbed."""
+"""Defines the commands `gradwire probe` and `emulate`, and helpers of other testbed commands (options, requests,
+progress).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The commands `gradwire timeline` and `tensors`, which show details of one run."""
+"""Defines the commands `gradwire timeline`, which writes a run's trace events, and `tensors`, which shows gradients'
+times.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `gradwire trace ...`."""
+"""Defines the commands `gradwire trace ...`, which inspect, import, export, merge, retime, plot and compare traces."""
 
 from __future__ import annotations
 

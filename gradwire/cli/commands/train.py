@@ -1,4 +1,6 @@
-"""The commands `gradwire train` and `predictor`."""
+"""Defines the commands `gradwire train`, which trains models over a scenario's network, and `predictor`, which fits
+parameter predictors.
+"""
 
 from __future__ import annotations
 
