@@ -1,4 +1,4 @@
-"""A lazy `njit`: a function is handed to Numba only when it is compiled or called.
+"""Declares functions for compilation lazily (`njit`), so that Numba is loaded only when one is compiled or called.
 
 Loading Numba takes 0.2 s and 60 MB, and a run whose engine is cached does not need it: the engine is loaded as machine
 code (`gradwire.jit.machine_code`). So the simulator's own functions are declared with this decorator. Numba's decorator

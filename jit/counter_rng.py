@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a draw depends only on (key, counter), never on the order of draws.
+"""Computes counter-based random numbers, each of which depends only on key and counter, never on the order of draws.
 
 A key is derived once per node or link from the seed (`key_of`). It holds two numbers: the start of its stream and the
 odd step from one counter to the next, as in SplitMix (Steele, Lea and Flood, OOPSLA 2014). With one common step, all

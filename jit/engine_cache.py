@@ -1,4 +1,5 @@
-"""The cache of compiled engines: one folder per combination, which appears complete or not at all.
+"""The engine cache compiles engines in child processes and stores their machine code, one folder per combination of
+components.
 
     <cache>/engines/<identity>/about.json       compilation options, versions and seconds
     <cache>/engines/<identity>/run.o, post.o    its machine code

@@ -1,7 +1,7 @@
-"""Fingerprints of compiled code: hashes of everything that it depends on.
+"""Computes fingerprints of compiled code, hashes of everything that it depends on.
 
-They cover the source, the numbers compiled into the functions that are called, the files that hold these, the versions,
-and the processor. So an outdated engine is never loaded.
+The fingerprints cover the source, the numbers compiled into the functions that are called, the files that hold these,
+the versions, and the processor. So an outdated engine is never loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cache of functions lowered to LLVM bitcode, shared between engines.
+"""`FunctionCache` stores functions lowered to LLVM bitcode and reuses them in engines that share them.
 
 Two engines differ in few functions: those of their transports and the callers of these. Three quarters of the time to
 compile an engine is Numba's type inference and lowering, function by function, and for most functions the result equals

@@ -1,4 +1,4 @@
-"""LLVM code of the intrinsics in `gradwire.sim.engine.memory.atomics`, and the rule that the state takes no floats."""
+"""Numba intrinsics emit LLVM code for atomics, prefetch and bit counts; a patch rejects floats written to the state."""
 
 from llvmlite import ir
 from numba import types

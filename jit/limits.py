@@ -1,4 +1,4 @@
-"""Limits of packet and message numbers and of the engine's memory."""
+"""Declares the limits of packet and message numbers and of the engine's memory."""
 
 MAX_PACKETS = 0x3FFFFF
 """Packets of one message: their numbers have 22 bits, in the simulator and on the wire."""

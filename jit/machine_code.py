@@ -1,4 +1,4 @@
-"""Machine code of engines: emission after compilation, and loading without Numba.
+"""Emits compiled engine functions as object files, and loads and calls them without Numba.
 
 A function compiled by Numba takes two addresses before its arguments, for the result and for the exception, and returns
 a status: 0, or an exception was raised. An engine's functions take and return 64-bit integers.

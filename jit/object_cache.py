@@ -1,4 +1,4 @@
-"""Files of the engine cache, each under a key of everything it depends on.
+"""The object cache stores a shared function's machine code or bitcode under a hash of everything it depends on.
 
     32 bytes          SHA-256 of the rest
     {"symbol": ...}   one line of JSON: metadata

@@ -1,4 +1,4 @@
-"""Compiled functions as plain Python.
+"""`uncompiled` rebuilds a compiled function as plain Python that calls only Python functions.
 
 A compiled function keeps its source function in `.py_func`, but the names in it still refer to compiled functions,
 which do not take a Python list as state. So each function is rebuilt over a copy of its module's names in which every

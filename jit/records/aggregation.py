@@ -1,4 +1,6 @@
-"""Records of aggregation groups: messages that switches sum, or replicate, on the way."""
+"""Declares the engine's records of aggregation groups, whose messages switches sum or replicate
+(`gradwire.sim.engine.core.aggregation`).
+"""
 
 from __future__ import annotations
 

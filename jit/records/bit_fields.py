@@ -1,4 +1,4 @@
-"""Fields of packed words: a few bits of a 64-bit word, read and replaced by name.
+"""`BitField` reads and `BitFieldSetter` replaces a few bits of a 64-bit word, in compiled code and Python.
 
     kind_of = BitField(32, 3, "DATA, ACK, ...")
     with_kind = kind_of.replaced

@@ -1,4 +1,4 @@
-"""Values of fields, and the positions of fields in packed words."""
+"""Declares constants of the engine's records, values of fields and positions of fields in packed words."""
 
 from gradwire.jit.limits import MAX_FLOWS, MAX_PACKETS
 from gradwire.scenarios.wire import SPEED_SHIFT as SPEED_SHIFT  # for components

@@ -1,4 +1,4 @@
-"""Records of flows: the sender's and the receiver's, pairs of hosts, and parameter sets.
+"""Declares the engine's records of flows (sender, receiver), pairs of hosts, parameter sets and telemetry stamps.
 
 A message has one record of each while it is under way, and so have a connection and a group. A transport derives its
 own records, with its own fields, from these.

@@ -1,4 +1,6 @@
-"""The header of the state: its first words."""
+"""Record classes lay out the engine state's header (clock, counters, region addresses), its threads and their delivery
+logs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of the network: nodes, egress ports and their classes."""
+"""Declares the engine's records of hosts, switches, egress ports, links, queues, and logs of drops and packets."""
 
 from __future__ import annotations
 

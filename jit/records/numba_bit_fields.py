@@ -1,4 +1,4 @@
-"""Numba types of the fields of packed words (`gradwire.jit.records.bit_fields`)."""
+"""Implements calls of `BitField` in compiled code, by Numba types that lower them to a few instructions."""
 
 from __future__ import annotations
 

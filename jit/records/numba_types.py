@@ -1,4 +1,4 @@
-"""Numba types of records: attributes that compile to one load or store (`gradwire.jit.records`).
+"""Implements records in compiled code, by Numba types whose attributes lower to one load or store.
 
 In compiled code a record is two registers: the pointer to the state, and the record's base.
 """

@@ -1,4 +1,4 @@
-"""Fields of a packet's two words: the header, which switches read, and the body, which transports read."""
+"""Declares the bit fields of a packet's two words, the header (read by switches) and the body (read by transports)."""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.bit_fields import BitField

@@ -1,4 +1,6 @@
-"""Records of programs: events, messages, queues and processes of jobs (`gradwire.workload.program`)."""
+"""Declares the engine's records of job programs (events, messages, queues, processes), transport sizes, and the message
+log's rows.
+"""
 
 from __future__ import annotations
 

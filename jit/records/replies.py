@@ -1,4 +1,6 @@
-"""Fields of a receiver's answer to a data packet, which its transport returns as one word. 0: nothing is sent."""
+"""Declares the bit fields of a receiver's answer to a data packet, which its transport returns as one word. 0: nothing
+is sent.
+"""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.bit_fields import BitField

@@ -1,4 +1,5 @@
-"""Records of the engine's state, declared once as tables of fields.
+"""Implements `Record`, base class of memory records, from whose field tables (`Word`, `Reference`, `Array`) views and
+layouts follow.
 
 The state of a run is one flat array of 64-bit words, and a record is a stretch of it. A class derived from `Record` is
 the table: each entry names a word, with its meaning and unit. Everything else follows from it:

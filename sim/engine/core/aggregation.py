@@ -1,7 +1,9 @@
-"""In-network aggregation: switches that sum messages of the same contents between one host and many others.
+"""Implements in-network aggregation, in which switches sum or copy messages of the same contents between one host and
+many.
 
-The messages of such a group, a *fan*, meet at the switch that the one host is attached to (ATP and SwitchML, both NSDI
-'21), and before that at switches to which several of the others are attached (ATP's two levels [recalled]).
+The messages of such a group (one host and the others), a *fan*, meet at the switch that the one host is attached to
+(ATP and SwitchML, both NSDI '21), and before that at switches to which several of the others are attached (ATP's two
+levels [recalled]).
 
 A switch at which some of a fan meet is a *station* of it, an aggregation node. On the way to the host one packet
 represents those of all that meet: packets of the same number are summed in a *slot*, of which a switch has a fixed

@@ -1,4 +1,4 @@
-"""Control packets that the receivers of a host send: answers, delayed acknowledgements, and pulls.
+"""Sends the control packets of a host's receivers, which are answers, delayed acknowledgements and pulls.
 
 A pull asks a sender for a packet. Receivers that pace their senders take turns in sending pulls, spaced by the time
 that a full packet of the flow takes on the host's line.

@@ -1,7 +1,8 @@
-"""Bindings of the compiled steps to one queue policy, one load balancer and a set of transports.
+"""Declares the compiled engine's interface to queue policy, load balancer and transports, with defaults;
+`gradwire.sim.engine.specialization` writes a run's version.
 
-This module defines the interface and a default (DCTCP over ECMP). For a run, `gradwire.sim.engine.specialization`
-writes a module of the same shape that dispatches over the transports of the scenario, in place of this one.
+The default is DCTCP over ECMP. For a run, `gradwire.sim.engine.specialization` writes a module of the same shape that
+dispatches over the transports of the scenario, in place of this one.
 """
 
 from gradwire.jit.compiled import njit

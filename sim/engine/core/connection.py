@@ -1,4 +1,4 @@
-"""Streams: connections that carry several messages as one sequence of packets with one window.
+"""Implements streams, connections that carry several messages as one sequence of packets with one window.
 
 A stream has its own record at either end, on which its transport works; it takes the turns at the NIC, and it has the
 timers. A message that starts joins the end of its stream, and its sender is done when the packets before it and its own

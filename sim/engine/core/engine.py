@@ -1,4 +1,4 @@
-"""Windows: every node is advanced separately through [T, T + L), then all threads meet, then the next window begins.
+"""Runs the engine in windows [T, T + L), advancing every node separately, and lets all threads meet in between.
 
 L is at most the lookahead, the shortest time in which anything a node does can reach another node. So within a window
 nodes are independent, and neither the order in which they are advanced nor the threads can matter. One barrier per

@@ -1,4 +1,6 @@
-"""Log of events for Python: delivered messages, and senders that are done."""
+"""Compiled functions append delivered messages and finished senders to a thread's log, read by Python and the program
+player.
+"""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import DELIVERED, FINISHED, TELL_DELIVERED, TELL_FINISHED

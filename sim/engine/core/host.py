@@ -1,4 +1,4 @@
-"""One host in one window: its timers, its arrivals, and the transports at both ends of its flows.
+"""Advances one host through one window, with its timers, its arrivals, and the transports at both ends of its flows.
 
 The order at equal times: transmissions that can start, then timers (message starts, releases of paced flows, transport
 timers; by message, and in this order within one; then the pull that is due), then arrivals. After each of them the idle

@@ -1,4 +1,6 @@
-"""Links behind egress ports: a packet is serialised and put into the ring of the node at the far end."""
+"""Transmits packets over the link behind an egress port, with loss, logs and telemetry stamps, into the far node's
+ring.
+"""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import draw

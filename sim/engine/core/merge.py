@@ -1,4 +1,4 @@
-"""Merge of a node's arrivals in one window: in order of time, ties by a hash of the time and the link.
+"""Merges a node's arrivals in one window by time, with ties broken by a hash of time and link.
 
 With equal cables packets often arrive at the same picosecond. If ties were broken by the number of the link, the lowest
 number would win all of them: it would enter the queue first, be marked last and find room where others do not, as long

@@ -1,8 +1,9 @@
-"""The NIC of a host: the choice of the flow that sends next.
+"""Chooses the flow of a host that sends next, by class and turn, and makes and sends its packet.
 
-It has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first, then the
-flows that have something to send take turns packet by packet; where switches prefer the shortest message, so does the
-NIC. Data packets are made when they are sent, so no queue of data builds up inside a host, however large a window is.
+The NIC has the strict-priority classes of the switches. Within a class control packets (acknowledgements) go first,
+then the flows that have something to send take turns packet by packet; where switches prefer the shortest message, so
+does the NIC. Data packets are made when they are sent, so no queue of data builds up inside a host, however large a
+window is.
 
 Flows whose transport says so (`at_nic`) do not take turns: their packets are made as soon as the transport provides
 them, and wait in the queue of their class, together with control packets. Whenever one of them leaves, its transport is

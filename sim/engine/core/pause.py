@@ -1,4 +1,5 @@
-"""Priority flow control (IEEE 802.1Qbb): a switch pauses a neighbour's class before it has to drop its packets.
+"""Implements priority flow control (IEEE 802.1Qbb), by which a switch pauses a neighbour's class before dropping its
+packets.
 
 A switch counts the bytes that wait in it by class and by the link they came over. Above X_LIMIT it sends a pause frame
 back along that link, and another one when there are H_HYSTERESIS bytes less. A frame covers all classes at once, goes

@@ -1,4 +1,4 @@
-"""Egress ports: the choice of the queue to serve, and the handling of packets that reach a port.
+"""Handles packets that reach a switch's egress port (send, queue, mark, trim, drop), and chooses the queue to serve.
 
 A port is served *lazily*. Nothing can change the order of transmissions between two packets that reach the port, so
 before a packet is handled, and once at the end of a window, the transmissions that could have started by then are

@@ -1,4 +1,5 @@
-"""The player of programs: reactions of jobs to deliveries, between two windows.
+"""The program player carries out jobs' reactions to deliveries and timers (compute, wait, release messages) between two
+windows.
 
 A program is an event graph (`gradwire.workload.program`). Its events, the messages they post, processes, stations and
 release queues are records in the state (written by `gradwire.sim.engine.program.track`). After every window in which a

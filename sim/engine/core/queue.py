@@ -1,6 +1,6 @@
-"""Queues of a port: packets enter at the end of their class and leave from its front.
+"""A port's queues serve each class's packets first in, first out, or shortest message first with eviction (pFabric).
 
-Where the shortest message goes first (pFabric), they leave from any position.
+Packets enter at the end of their class; where the shortest message goes first, they leave from any position.
 """
 
 from gradwire.jit.compiled import njit

@@ -1,4 +1,4 @@
-"""One switch in one window: take the arrivals in order, route each, offer it to its egress port."""
+"""Advances one switch through one window, routing each arrival in order and offering it to its egress port."""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Words
