@@ -1,4 +1,5 @@
-"""Transports, load balancers and queue policies by name: built-in and user-defined classes.
+"""Finds transports, load balancers and queue policies by name or user-defined class, and checks user-defined classes
+before compilation.
 
 A user-defined class is checked before anything is compiled with it: missing parts of the contract, functions that are
 not compiled, and errors in its module are reported with file and line.

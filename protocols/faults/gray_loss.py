@@ -1,4 +1,6 @@
-"""The fault kind `gray_loss`: a cable that loses packets."""
+"""Declares the table of the fault `gray_loss`, a cable that drops packets at random; `gradwire.sim.faults` applies
+it.
+"""
 
 from __future__ import annotations
 

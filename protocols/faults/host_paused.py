@@ -1,4 +1,4 @@
-"""Declares the table of the fault `host_paused`, a host that stops until a time; `sim.faults` applies it."""
+"""Declares the table of the fault `host_paused`, a host that stops until a time; `gradwire.sim.faults` applies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The fault kind `host_slow`: a straggler."""
+"""Declares the table of the fault `host_slow`, a host that computes slower by a factor; `gradwire.sim.faults` applies
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The fault kind `link_degraded`: a slow cable."""
+"""Declares the table of the fault `link_degraded`, which lowers a cable to a given rate; `gradwire.sim.faults` applies
+it.
+"""
 
 from __future__ import annotations
 

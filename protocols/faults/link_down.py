@@ -1,4 +1,4 @@
-"""The fault kind `link_down`: a cut cable."""
+"""Declares the table of the fault `link_down`, a cable that is cut for some time; `gradwire.sim.faults` applies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The fault kind `switch_down`: a failed switch."""
+"""Declares the table of the fault `switch_down`, a switch whose cables are all cut; `gradwire.sim.faults` applies
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Balancer`, the base class of load balancers, and the default functions of hosts."""
+"""Defines `Balancer`, the base class of load balancers, and the default path functions of hosts."""
 
 from __future__ import annotations
 

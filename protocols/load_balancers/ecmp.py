@@ -1,4 +1,4 @@
-"""ECMP: a hash of the flow picks the next hop, a different hash at every switch (RFC 2992 on hash-based multipath)."""
+"""ECMP (RFC 2992) picks a flow's next hop by a hash that differs at every switch."""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw

@@ -1,4 +1,4 @@
-"""Weighted ECMP: a hash of the flow picks the next hop, with probability proportional to the link's rate.
+"""Weighted ECMP picks a flow's next hop by a hash, with probability proportional to the link's rate.
 
 With equal links it equals ECMP. The weights are those of the switch's own links; WCMP (EuroSys '14) also includes the
 links behind them [recalled].

@@ -1,4 +1,4 @@
-"""LetFlow: a flow that was silent for a while continues on a random path (NSDI '17 [recalled]).
+"""LetFlow (NSDI '17 [recalled]) moves a flow to a random next hop after a gap between its packets.
 
 A burst after a gap longer than the difference of the paths' delays cannot overtake the burst before. Long queues cause
 gaps, so flows leave congested paths more often. The gap is `switch.flowlet_gap`.

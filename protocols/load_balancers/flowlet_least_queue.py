@@ -1,4 +1,4 @@
-"""Flowlets that take the next hop with the shortest queue of the switch.
+"""Moves a flow after a gap between its packets to the next hop with the switch's shortest queue.
 
 This is CONGA (SIGCOMM '14) without its feedback from remote switches [recalled].
 """

@@ -1,4 +1,4 @@
-"""Per packet, the next hop with the shortest wait in the switch's own queues.
+"""Sends each packet to the next hop with the shortest wait in the switch's own queues.
 
 DRILL (SIGCOMM '17) does so with samples [recalled]; here all next hops are compared.
 """

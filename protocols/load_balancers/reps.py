@@ -1,4 +1,5 @@
-"""Recycled entropies (REPS, arXiv 2407.21625 [recalled]): packets of a message reuse entropies of good paths.
+"""REPS (arXiv 2407.21625 [recalled]) sends packets with random path entropies and reuses those of unmarked
+acknowledgements.
 
 Switches hash as with ECMP, but every packet has its own entropy. The acknowledgement of a packet returns its entropy;
 if it reports no mark, the entropy enters a ring of eight and replaces the oldest. A packet takes the oldest unused one

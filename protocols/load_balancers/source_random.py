@@ -1,4 +1,4 @@
-"""Random source routes: the sending host chooses the whole path of every packet, and the switches follow.
+"""The sending host draws the whole path of every packet at random, and the switches follow it.
 
 A path is a 16-bit number that switches decode: with n next hops, the remainder by n selects one, and the quotient is
 left in the packet for later switches. If there are more than 65,536 paths, or their number is not a power of two, some

@@ -1,4 +1,4 @@
-"""Round-robin source routes: the sending host cycles through all paths, and the switches follow.
+"""The sending host cycles through all paths from packet to packet, and the switches follow them.
 
 Paths are numbers as in `source_random`; consecutive numbers use every next hop of the first switch, then of the next.
 Every message starts with a different path. With `switch.path_entropies` the paths are those of the message, as in

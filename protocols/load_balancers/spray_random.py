@@ -1,4 +1,4 @@
-"""Per-packet random spraying: every packet picks a random next hop."""
+"""Sprays packets at random, each switch picking a random next hop for every packet."""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.counter_rng import choice, draw

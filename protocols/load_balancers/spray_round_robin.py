@@ -1,4 +1,4 @@
-"""Per-packet round robin: a switch cycles through the next hops, with one counter per switch (our choice).
+"""Sprays packets in turn, each switch cycling through the next hops with one counter (our choice).
 
 Every switch starts at an index from its key. If all started at the first next hop, switches whose hosts send in step
 would send to the same switch of the next layer at the same time, packet after packet.

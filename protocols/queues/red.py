@@ -1,4 +1,4 @@
-"""Random early detection on the instantaneous queue: the marking probability rises from 0 at Kmin to Pmax at Kmax.
+"""The queue policy `red` marks packets with a probability rising from 0 at Kmin to Pmax at Kmax (instantaneous queue).
 
 Above Kmax every packet is treated as above the threshold of `threshold`, which is this policy with Kmin = Kmax.
 Switches are configured like this for DCQCN (SIGCOMM '15), which needs flows to be marked in proportion to their share

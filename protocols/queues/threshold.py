@@ -1,4 +1,4 @@
-"""One threshold per queue that marks important packets and drops droppable ones.
+"""The queue policy `threshold` marks important packets and drops droppable ones from one queue length on.
 
 This is the RED/ECN behaviour of commodity switches with Kmin = Kmax on the instantaneous queue: ECN-capable packets
 (ECT; here *important*) are marked, others (Not-ECT; *droppable*) are dropped. Aeolus (SIGCOMM '20) and DLCP (arXiv

@@ -1,4 +1,4 @@
-"""A load balancer that takes the shorter of two random queues.
+"""This user-defined load balancer sends each packet to the shorter of two random queues.
 
 This file is complete and runs as it is. Change `select` and repeat its test, test_two_random.py.
 

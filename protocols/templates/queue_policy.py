@@ -1,4 +1,5 @@
-"""A queue policy that marks from a threshold on, and drops from twice the threshold on.
+"""This user-defined queue policy marks important and drops other packets at a threshold, and drops all at twice the
+threshold.
 
 This file is complete and runs as it is. Change `admit` and repeat its test, test_mark_then_drop.py.
 

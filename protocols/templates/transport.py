@@ -1,4 +1,5 @@
-"""A transport with a fixed window: go-back-N after a time-out.
+"""This user-defined transport keeps a fixed window of packets, and repeats from the first unacknowledged packet after a
+time-out.
 
 This file is complete and runs as it is. Change one part at a time and repeat its test, test_fixed_window.py:
 

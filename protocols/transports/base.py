@@ -1,4 +1,5 @@
-"""The contract of transports: a class with constants, parameters and compiled functions.
+"""Documents the contract of transports, a class with constants, parameters and compiled functions, and provides their
+helpers and defaults.
 
 Functions
 ---------

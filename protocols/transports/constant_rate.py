@@ -1,4 +1,5 @@
-"""Constant rate: packets leave at a fixed share of the line rate. For tests, background load and examples.
+"""The transport `constant_rate` sends packets at a fixed share of the line rate, without acknowledgements, until the
+receiver's Stop. For tests, background load and examples.
 
 No paper. The sender paces its packets and handles only the Stop that the receiver sends once it has as many bytes as
 the bound requires. There are no acknowledgements. If the whole message has been sent and no Stop has come for

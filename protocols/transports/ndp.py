@@ -1,4 +1,5 @@
-"""NDP (Handley et al., SIGCOMM '17): a first window at line rate, trimmed packets, and receivers that pull.
+"""NDP (Handley et al., SIGCOMM '17) sends a first window, then by receivers' pulls, and retransmits packets that
+switches trim.
 
 Known from the paper: switches keep queues of eight packets and trim the packets that do not fit to their headers;
 headers, acknowledgements and pulls precede data; a sender starts with a window of packets at line rate and then sends

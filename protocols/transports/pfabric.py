@@ -1,4 +1,5 @@
-"""pFabric (Alizadeh et al., SIGCOMM '13): switches serve the message with the least left, senders hardly slow down.
+"""pFabric (Alizadeh et al., SIGCOMM '13) stamps packets with their message's remaining size; the switch option
+`shortest_first` serves by it.
 
 Known from the paper: every packet carries the remaining size of its message; switches send the packet of the message
 with the least left first, the earliest within a message, and if the buffer is full drop the one with the most left;

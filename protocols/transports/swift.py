@@ -1,4 +1,4 @@
-"""Swift (Kumar et al., SIGCOMM '20): a window that keeps the fabric delay near a target.
+"""Swift (Kumar et al., SIGCOMM '20) sets a window that keeps the fabric delay near a target.
 
 The rule [recalled, and as in htsim [code]]: an acknowledgement with a delay below the target opens the window by ai /
 cwnd per packet (by ai per packet below one packet); one above it shrinks the window, at most once per round trip, by

@@ -1,4 +1,4 @@
-"""The cubic curve of TCP CUBIC (RFC 9438), shared by the classic and the Linux sender.
+"""The cubic curve of TCP CUBIC (RFC 9438) grows the window in congestion avoidance, for the classic and Linux senders.
 
 Arithmetic: integers. Windows are packets << 16; time on the curve is counted in 2^20 ps (1.05 us), at most 2^27 of them
 (140 s) from its inflection; remainders of divisions are carried over, so that growth of far less than 2^-16 packets per

@@ -1,4 +1,4 @@
-"""Delayed acknowledgements: one for every second packet, or after a delay (RFC 1122, RFC 5681).
+"""Delays acknowledgements of window transports, one for every second packet or after a time (RFC 1122, RFC 5681).
 
 * A packet that arrives in order, with no gap anywhere, waits for the next one, whose acknowledgement covers both, or
   for `delayed_acks` to pass. All others (above a gap, in a gap, duplicates) are acknowledged at once, together with a

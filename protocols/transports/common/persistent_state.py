@@ -1,4 +1,5 @@
-"""Selects the fields by which fast-forward compares the state of connections, pairs and hosts, and shifts their times.
+"""`PersistentState` extracts the comparable state of connections, pairs and hosts for fast-forward, and shifts their
+times past skipped iterations.
 
 Connections that carry message after message, and the state that the messages of a pair of hosts share, outlive the
 messages. Iterations of a job that begin with equal state are equal, so they need not be simulated again

@@ -1,4 +1,4 @@
-"""Loss recovery of window transports: loss detection, reduction of the window, and choice of the next packet.
+"""Detects losses of window transports, reduces the window in fast recovery, and chooses the next packet to send.
 
 * A packet is lost when three packets above it have been acknowledged (RFC 6675 IsLost, DupThresh 3). One lost packet is
   retransmitted at once, the others as the window allows. A lost retransmission is detected by the timer only, as in RFC

@@ -1,4 +1,4 @@
-"""Send times of packets, for delay-based transports.
+"""Stores the send times of packets and measures their round trips, for delay-based transports.
 
 A real header carries a timestamp that the receiver echoes. A simulated packet has no room for one, so the sender stores
 the time itself, one word per packet: 32 bitmaps' worth of words after the three of the window machinery. The difference

@@ -1,4 +1,5 @@
-"""Window machinery of reliable transports: scoreboard, loss detection, retransmission, timer, growth.
+"""The window machinery of reliable transports keeps scoreboard, retransmission queue, timer and congestion window, and
+acknowledges data; `recovery` detects losses.
 
 Everything is counted in packets. Sources and choices:
 

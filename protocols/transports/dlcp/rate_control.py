@@ -1,4 +1,4 @@
-"""Rate control of DLCP, in three kinds, and the receiver's counts of senders.
+"""Controls the rate of a DLCP pair of hosts by marks, delay or number of senders, which the receiver counts.
 
 A worker and a server keep one connection, so the rate belongs to the pair. It starts at line rate, and again after a
 silence (`IDLE_TRIPS`; ours). It is never below line / `floor`.

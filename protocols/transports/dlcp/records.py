@@ -1,4 +1,5 @@
-"""Records of DLCP: ends of a flow, pairs, hosts, parameters, and the loss budget of a worker's step.
+"""Declares DLCP's memory records (sender, receiver, pair, host, parameters), and tracks the loss budget that messages
+share.
 
 A receiver holds the budget: later messages may use the rest that earlier ones left. Every message has its part of the
 budget, `allowed_loss`, which it may lose in any case. If it is delivered with less

@@ -1,4 +1,4 @@
-"""The sender of DLCP: the order and number of the packets it sends, and its probes.
+"""Implements DLCP's sender, which orders packets in passes, probes for missing ones, and retransmits until Stop.
 
 A message is sent in passes: the first one, and one for the missing packets of each Bitmap. Each walks through the
 packets in the order of the message:

@@ -1,4 +1,4 @@
-"""Growth and reduction of the Linux sender's window: slow start with HyStart or HyStart++; NewReno, CUBIC or DCTCP.
+"""Grows and reduces the Linux sender's window by slow start with HyStart or HyStart++, NewReno, CUBIC or DCTCP.
 
 * HyStart++ (RFC 9406): slow start becomes conservative, a quarter as fast, when the smallest round trip of a round has
   grown by an eighth of the last round's, limited to 4 to 16 ms; if it falls below again, slow start continues; after

@@ -1,4 +1,4 @@
-"""Records of the Linux sender: fields, parameters, send times, and the clock of ticks.
+"""Declares the Linux TCP sender's memory records and parameters, stores send times, and rounds timers to ticks.
 
 Scoreboard and windows are those of `window`. The time at which each packet was last sent, one word per packet, is laid
 out like 32 bitmaps, behind the three of the scoreboard.

@@ -1,4 +1,4 @@
-"""Loss detection of the Linux sender: RACK, round trips, and timers.
+"""Detects losses for the Linux TCP sender by RACK, measures round trips, and sets its timers.
 
 RACK (RFC 8985 section 6): a packet is lost when a packet sent later has arrived, and the newest round trip plus a
 reordering window has passed. The window is zero in recovery, or once three packets above have arrived, unless

@@ -1,4 +1,5 @@
-"""The sender of a current kernel's TCP: NewReno, CUBIC and DCTCP over RACK, tail loss probes, PRR and F-RTO.
+"""Implements the sender of a current Linux kernel's TCP (NewReno, CUBIC, DCTCP) with RACK, tail loss probes, PRR and
+F-RTO.
 
 States and transitions are those of Linux [net/ipv4/tcp_input.c]: see `states`. Sources, rule by rule, each of them
 optional:

@@ -1,4 +1,4 @@
-"""TCP small queues: the limit of a connection's packets at the NIC.
+"""Limits a connection's packets at the NIC as Linux does (TCP small queues), and computes its pace.
 
 Sources: Documentation/networking/ip-sysctl, `tcp_limit_output_bytes`; net/ipv4/tcp_output.c: `tcp_small_queue_check`.
 

@@ -1,4 +1,4 @@
-"""States of the Linux sender, `loss_state`, and its reductions of the window.
+"""Implements the Linux TCP sender's loss states, and the reductions of the window and their undoing.
 
 DISORDER: something has arrived out of order. CWR: the window falls for a mark. RECOVERY: it falls for a loss. LOSS: a
 time-out has come. `recover` is the next new packet when a state began; "all acknowledged" means `una >= recover`. A

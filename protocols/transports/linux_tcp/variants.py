@@ -1,4 +1,4 @@
-"""NewReno, CUBIC and DCTCP with the functions of the Linux sender and receiver.
+"""Builds the variants of NewReno, CUBIC and DCTCP that run on the Linux sender and receiver, and their parameters.
 
 A table without such rules keeps the transport's own class, and so its unchanged engine.
 """

@@ -1,4 +1,5 @@
-"""LTP (Chen et al., IWQoS '23, arXiv 2305.04279): messages close early, by fraction and time; gaps become zeros.
+"""LTP (Chen et al., IWQoS '23, arXiv 2305.04279) closes messages early, by arrived fraction and time; gaps become
+zeros.
 
 Known from the paper: packets and their acknowledgements are out of order; *Early Close* ends the reception of a message
 by the arrived fraction and the elapsed time; *bubble filling* puts zeros in place of missing packets [abstract]; loss

@@ -1,4 +1,6 @@
-"""Records of LTP: ends of a flow, and parameters."""
+"""Record classes lay out an LTP sender, receiver and parameter set in the engine's state; `ltp` has settings and
+behaviour.
+"""
 
 from gradwire.jit.records import Bitmap, Word
 from gradwire.jit.records.flows import Parameters, Receiver, Sender

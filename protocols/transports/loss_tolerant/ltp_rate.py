@@ -1,4 +1,5 @@
-"""Rate of an LTP message, after BBR (Cardwell et al., ACM Queue 14(5), 2016), and its unloaded transfer time.
+"""Sets an LTP message's rate after BBR (Cardwell et al., ACM Queue 14(5), 2016) and computes its unloaded transfer
+time.
 
 The paper's rate is like BBR's [notes]; the details are our choice. There is one sample per round trip: the packets
 acknowledged while a timed packet was in flight. The rate is a gain times the largest sample of the last 10 to 20. The

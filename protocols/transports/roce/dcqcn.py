@@ -1,4 +1,4 @@
-"""DCQCN (Zhu et al., SIGCOMM '15): rate control over RoCE by notifications that receivers send.
+"""DCQCN (Zhu et al., SIGCOMM '15) controls the rate over RoCE by notifications that receivers send for marked packets.
 
 [recalled] unless marked; [code] is htsim or the ns-3 of the HPCC paper.
 

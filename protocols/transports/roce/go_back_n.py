@@ -1,4 +1,4 @@
-"""Go-back-N of RoCE's reliable connections: the base of DCQCN and HPCC.
+"""Implements go-back-N of RoCE's reliable connections, the base class of DCQCN and HPCC.
 
 The receiver accepts packets in order only (InfiniBand specification, chapter 9 [recalled], and the ns-3 code of the
 HPCC paper [code]):

@@ -1,4 +1,4 @@
-"""HPCC (Li et al., SIGCOMM '19): a paced window by in-band telemetry of the switches' ports, over RoCE.
+"""HPCC (Li et al., SIGCOMM '19) sets a paced window over RoCE by the in-band telemetry of the switches' ports.
 
 Every packet collects a stamp at each switch it passes (in-band telemetry): the port, the bytes queued behind it, the
 bytes the port had sent before, the time, and the speed. The acknowledgement returns the stamps. The rule [recalled;

@@ -1,4 +1,4 @@
-"""TIMELY (Mittal et al., SIGCOMM '15): the rate follows the gradient of the round trip time.
+"""TIMELY (Mittal et al., SIGCOMM '15) sets a sender's rate by the gradient of the round trip time.
 
 The rule, for each completion of a segment [recalled; the paper's listing, and its authors' code in eRPC [code]]: below
 T_low the rate rises by delta; above T_high it falls by beta (1 - T_high / rtt); in between it rises by delta while the

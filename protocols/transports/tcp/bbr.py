@@ -1,4 +1,4 @@
-"""TCP BBR of the kernel: a transport of the testbed only."""
+"""Declares the kernel's TCP BBR as a transport of the testbed only, without simulated rules."""
 
 from __future__ import annotations
 

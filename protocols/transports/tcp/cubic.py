@@ -1,4 +1,4 @@
-"""TCP CUBIC (RFC 9438; Ha, Rhee, Xu, SIGOPS OSR 42(5), 2008): the window follows a cubic curve of time.
+"""TCP CUBIC (RFC 9438; Ha, Rhee, Xu, SIGOPS OSR 42(5), 2008) grows its window along a cubic curve of time.
 
 Scoreboard, loss detection, timers and slow start are those of `window`; this module reduces and grows the window.
 

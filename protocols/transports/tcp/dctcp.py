@@ -1,4 +1,4 @@
-"""DCTCP (RFC 8257; Alizadeh et al., SIGCOMM '10): the window shrinks by the share of marked packets.
+"""DCTCP (RFC 8257; Alizadeh et al., SIGCOMM '10) shrinks a sender's window by the share of marked packets.
 
 The receiver echoes the mark of every packet exactly (one acknowledgement per packet or, if delayed, RFC 8257's rule:
 see `delayed_acks`). alpha starts at 1, gain g = 1/16, both from RFC 8257. Once per window of data, on the first echo,

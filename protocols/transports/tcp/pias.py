@@ -1,4 +1,4 @@
-"""PIAS (Bai et al., NSDI '15): DCTCP whose packets sink through the priorities as the flow sends.
+"""PIAS (Bai et al., NSDI '15) runs DCTCP and lowers a flow's priority whenever its bytes sent pass a threshold.
 
 A flow begins in the highest priority and is demoted by one each time its bytes sent pass the next threshold, so that
 short flows go first without known sizes; the congestion control is DCTCP's, unchanged. The default thresholds are the

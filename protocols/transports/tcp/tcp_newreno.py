@@ -1,4 +1,4 @@
-"""TCP NewReno with SACK: halves on a loss, and on an ECN echo with `ecn` (RFC 5681, 6582, 6675, 3168)."""
+"""TCP NewReno with SACK halves its window on losses and, with `ecn`, on ECN echoes (RFC 5681, 6582, 6675, 3168)."""
 
 from __future__ import annotations
 

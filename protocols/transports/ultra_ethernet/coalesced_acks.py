@@ -1,4 +1,5 @@
-"""Receivers of NSCC with coalesced acknowledgements and receiver credits.
+"""The receiver of NSCC (Ultra Ethernet) acknowledges several packets at once, and grants credit to senders by pulls
+(RCCC).
 
 *Coalesced acknowledgements* (Ultra Ethernet 1.0, PDS; htsim has the same rules [code]): packets wait until `ack_every`
 of them have arrived, and one acknowledgement reports all of them. The following are answered at once, together with all

@@ -1,4 +1,5 @@
-"""NSCC, the network-signalled congestion control of Ultra Ethernet (specification 1.0, section 3.6.13).
+"""The transport `nscc` implements Ultra Ethernet's network-signalled congestion control (specification 1.0, section
+3.6.13); `nscc_window` sets its window.
 
 One window covers all paths of a message. Marks report early that a queue grows, delays report late how long it is; the
 two distinguish four cases of an acknowledgement:

@@ -1,4 +1,4 @@
-"""Window of NSCC: quick adapt, and the four cases of an acknowledgement (Ultra Ethernet 1.0, section 3.6.13)."""
+"""Sets NSCC's window by quick adapt and the four cases of an acknowledgement (Ultra Ethernet 1.0, section 3.6.13)."""
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Word
