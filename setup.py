@@ -1,4 +1,4 @@
-"""The metadata that pyproject.toml cannot hold: README.md as an index shows it, and the addresses of the project.
+"""Supplies the package metadata that pyproject.toml cannot hold, README.md for an index and the project's addresses.
 
 An index shows README.md alone, where links to other files of the repository lead nowhere. `REPOSITORY`, from the
 environment variable `GRADWIRE_REPOSITORY` or from the line below, is the one place that names the address of the

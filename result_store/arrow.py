@@ -1,4 +1,4 @@
-"""Conversion between Arrow arrays and NumPy arrays or lists, without slow imports.
+"""Converts between Arrow arrays and NumPy arrays or lists, without slow imports.
 
 `pyarrow.array` and `to_numpy` import pandas, if installed, to check whether values are its own: a quarter of a second
 of a one-second run. Functions that take rows or encode import `pyarrow.compute`, which wraps every Arrow function in

@@ -1,4 +1,4 @@
-"""Valid values of the columns of a Result's tables; `check_values` rejects others when a Result is read.
+"""`check_values` rejects a Result's tables whose columns hold invalid values, when a Result is read.
 
 The rules follow from a column's type in `TABLES`: counts, sizes and times are not negative, shares are finite, ports
 join two nodes, texts are not empty. `LEAST` lists the columns whose minimum is not 0, `VOCABULARIES` those with a fixed

@@ -1,7 +1,7 @@
-"""Consistency checks of a Result's tables with each other and with its summary, when it is read.
+"""Checks a Result's tables for consistency with each other and with its summary, when a Result is read.
 
-They reject errors that no single column shows: iterations that do not follow each other, exposed time that is not the
-difference of the others, ideal times of messages that are not flows, and row counts that differ from the totals.
+The checks reject errors that no single column shows: iterations that do not follow each other, exposed time that is not
+the difference of the others, ideal times of messages that are not flows, and row counts that differ from the totals.
 """
 
 from __future__ import annotations

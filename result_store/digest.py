@@ -1,6 +1,6 @@
-"""Digests of Results, for comparing two runs.
+"""`content_digest` hashes the tables of a Result, so that two runs can be compared.
 
-They cover the tables, to the byte, without columns that repeat the scenario, and neither summary nor timing.
+The digest covers the tables, to the byte, without columns that repeat the scenario, and neither summary nor timing.
 """
 
 from __future__ import annotations

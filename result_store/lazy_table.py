@@ -1,4 +1,4 @@
-"""Lazy tables of a Result: the whole table is built at its first use only.
+"""Defines `LazyTable`, stored rows of a Result's table that are read by column and built whole on first use.
 
 A long run has millions of rows, and most readers need a few columns. Storage of such rows derives from `LazyTable`;
 `gradwire.result_store.row_blocks` stores those of the simulator. `InMemoryTable` wraps a table that is in memory

@@ -1,4 +1,6 @@
-"""Check of the loss bounds in a Result, by message and by budget."""
+"""`check_loss_invariant` checks every message and budget in a Result against its loss bound and returns the
+violations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing packets of delivered messages: the rows of the Result's table `missing`."""
+"""Builds the rows of a Result's table `missing`, the missing packets of delivered messages as runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Provenance of a Result: its scenario and inputs, and loading them for another run.
+"""Records a Result's scenario and input digests, and loads them again for another run, reporting changed or missing
+inputs.
 
 A Result holds `scenario.toml`: the variant that ran, with its policy and command-line overrides applied and all paths
 made absolute, as a file that loads by itself. Other inputs are identified by a digest in `result.json`: `trace_hash`

@@ -1,4 +1,4 @@
-"""Reader of a Result on disk, with type checks of every file.
+"""Reads a Result's files from disk and checks their formats and types.
 
 A file that is missing, damaged, of another format or of the wrong type raises `ResultError` with its path. Values are
 not validated further: Results of older versions may lack keys, or have values that would be rejected today.

@@ -1,4 +1,4 @@
-"""Result: the output of a run, in the same form from the simulator and the testbed.
+"""`Result` holds, reads and writes a run's summary and nine tables, in the same form from simulator and testbed.
 
 A Result is a summary and nine tables. On disk it is a directory:
 

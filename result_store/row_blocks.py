@@ -1,4 +1,4 @@
-"""Compressed storage of rows that arrive in any order and are read in key order.
+"""Stores a Result table's rows compressed, in blocks that take rows in any order and are read in key order.
 
 A long run delivers completed rows step by step. Rows are collected in columns of the table's types, texts as indices;
 every `ROWS` rows are sorted, compressed column by column and put on a shelf: in memory, and beyond `IN_MEMORY` bytes in

@@ -1,4 +1,4 @@
-"""Columns of a Result's tables, and tables made from columns."""
+"""Declares the columns of a Result's tables, and builds tables from columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice in error messages: install commands for a checkout or an installed package, and nearest names."""
+"""Provides advice for error messages, install commands (checkout or installed package) and most similar names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Types of arrays and columns, for type checkers: checking a scenario must not load NumPy."""
+"""Type aliases name NumPy arrays (`Ints`, `Floats`, `Flags`) and tables as columns by name (`Columns`).
+
+Checking a scenario must not load NumPy: type checkers alone read these names there.
+"""
 
 from __future__ import annotations
 

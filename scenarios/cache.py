@@ -1,4 +1,4 @@
-"""The cache folder: compiled engines, testbed switches and the kernel for virtual time.
+"""Locates the cache folder of compiled code and kernels, and refuses folders that other users may write to.
 
 gradwire runs this code, so a folder is used only if no other user could have written to it. As ssh requires of
 `~/.ssh`, it must belong to the user, and no other user may write to it or replace a folder above it.

@@ -1,4 +1,4 @@
-"""Errors with a location, a reason and the expected input.
+"""Defines gradwire's exceptions, whose messages state a location, a reason and the expected input.
 
 A `GradwireError` addresses the person who wrote the input: the command line prints its message without a traceback and
 exits with `exit_code`. Any other exception that escapes is a bug of gradwire and keeps its traceback.

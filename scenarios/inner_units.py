@@ -1,4 +1,4 @@
-"""Types of the internal units, so that a time cannot be passed where a size is expected.
+"""Declares types of internal units (`Ps`, `Bytes`, `Bps`), so that a time cannot pass for a size.
 
 They cost nothing at run time: a `Ps` is an `int`. Testbed agents import them without pydantic, which
 `gradwire.scenarios.units` needs.

@@ -1,4 +1,4 @@
-"""Deferred SIGINT and SIGTERM: KeyboardInterrupt is raised only where the state is consistent.
+"""Defers SIGINT and SIGTERM, so that KeyboardInterrupt is raised only where the state is consistent.
 
 Python raises KeyboardInterrupt at an arbitrary bytecode. Inside a job's process, a callback, an import or a clean-up it
 can be swallowed or leave an incomplete step, and a partial Result would be inconsistent. `DeferredInterrupt` defers the

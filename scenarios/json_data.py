@@ -1,4 +1,4 @@
-"""Types of JSON and TOML data; values are unvalidated."""
+"""Type aliases name unvalidated JSON and TOML documents; `parse_json` reads a JSON text."""
 
 from __future__ import annotations
 

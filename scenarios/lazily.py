@@ -1,4 +1,4 @@
-"""Lazy imports: a package's names from its modules (PEP 562), and NumPy and torch, each at its first use.
+"""Lazy imports load a package's names from its modules (PEP 562), and NumPy and torch, each at its first use.
 
 Checks of scenarios, which read the tables of all kinds, must not load NumPy or torch.
 """

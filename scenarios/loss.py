@@ -1,4 +1,4 @@
-"""Allowed loss of a message: one rule for the engine, the sockets, the oracle and the checks of a Result."""
+"""Computes the bytes that a message may lose by its bound, one rule for engine, sockets, oracle and checks."""
 
 from __future__ import annotations
 

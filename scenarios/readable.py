@@ -1,4 +1,4 @@
-"""Human-readable figures: durations, counts, sizes and shares with three digits and a unit.
+"""Formats durations, counts, sizes and shares for people, with three digits and a unit.
 
 Everything printed, plotted or written to a page uses these functions, so that figures look the same everywhere. `units`
 spells what must be read back exactly.

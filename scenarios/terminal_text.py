@@ -1,4 +1,4 @@
-"""Text for terminals: control characters are escaped wherever a command prints.
+"""Escapes control characters in text that commands print to a terminal.
 
 Names come from files that another user may have written, and a terminal obeys control sequences in them: ESC ]0; sets
 the window title, U+202E reverses the order of letters. Python's streams are replaced by an `EscapingStream`. Rich

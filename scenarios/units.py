@@ -1,4 +1,4 @@
-"""Times, sizes, rates and fractions: text with units outside, integers inside.
+"""Parses and formats times, sizes, rates and fractions, texts with units outside and exact integers inside.
 
 Inside gradwire a time is an integer number of picoseconds, a size an integer number of bytes and a rate an integer
 number of bits per second; people write "1us", "4KiB", "100Gbps". Conversion is exact: a value that is not a whole

@@ -1,3 +1,3 @@
-"""Version of gradwire, importable without the public API."""
+"""Declares gradwire's version, importable without the public API."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Packet sizes on a link, defined once for the simulator and the testbed.
+"""Declares packet headers and computes packet sizes and times on a link, once for simulator and testbed.
 
 Sizes are counted as Linux `tc` counts them: from the first byte of the Ethernet header to the last byte of the payload,
 without preamble, frame check sequence and inter-frame gap. The simulator times packets by these sizes and the testbed

@@ -1,4 +1,4 @@
-"""Output folders: claimed before the work begins, written completely or not at all, with a fallback for a full disk.
+"""Claims output folders before the work, and writes them completely or not at all, with a fallback for full disks.
 
     place = claim("results/mine")        before the work: creates the folder, or reports why it cannot
     ...

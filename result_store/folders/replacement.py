@@ -1,4 +1,6 @@
-"""`--force`: replacement of an output folder that holds nothing but results of gradwire."""
+"""`claim_output` claims an output folder and, with `--force`, replaces one that holds nothing but results of
+gradwire.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locking and validation of resumable output folders, such as a reproduction, recognised by a marker file."""
+"""Locks and validates resumable output folders, such as a reproduction, which a marker file identifies."""
 
 from __future__ import annotations
 

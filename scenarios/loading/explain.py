@@ -1,4 +1,4 @@
-"""Readable messages for pydantic's validation errors.
+"""Converts pydantic's validation errors of a scenario to readable messages with the key's path in the file.
 
 Pydantic reports (location, type, input). The location mixes keys of the file with names of union members ("topology",
 "leaf_spine", "leaves"); here it becomes the path in the file ("topology.leaves"), and each type becomes a problem and

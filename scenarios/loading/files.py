@@ -1,4 +1,4 @@
-"""Check that a path is a regular file: devices have no end, and reading a pipe may block forever."""
+"""`require_regular_file` rejects paths that are not regular files, since reading a device or pipe may never end."""
 
 from __future__ import annotations
 

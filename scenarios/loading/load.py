@@ -1,4 +1,4 @@
-"""Load a scenario from a TOML file, with the complete list of its errors.
+"""Loads a scenario from a TOML file or the library, and reports all its errors at once.
 
     file or library name -> TOML tables -> `set` overrides applied -> Scenario
                                                                    \\-> ScenarioError with every mistake

@@ -1,4 +1,4 @@
-"""User modules: the file behind "module:Class", and the files beside it that it imports.
+"""Finds the file behind a user-defined class's name `module:Class`, and the files beside it that it imports.
 
 A module's imports are read from its text, without running it, so a name computed at run time
 (`importlib.import_module(f"...")`) is missed, and so is a file that a module reads. An installed package counts as one

@@ -1,4 +1,4 @@
-"""Components: classes that a scenario chooses by name, one per module.
+"""Finds the component classes that a scenario chooses by name (`kind`), one per module of gradwire's packages.
 
 A *component* is a class with a `kind`, the name by which a scenario chooses it. The class is its manifest: its fields
 are its parameters, with defaults, checks and docstrings; its other attributes state its requirements and its

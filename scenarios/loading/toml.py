@@ -1,4 +1,4 @@
-"""TOML reader with limits, and TOML writer without nulls, for scenarios.
+"""Reads TOML within limits on keys and brackets, and writes TOML without nulls, for scenarios.
 
 `tomllib` takes quadratic time in the parts of a dotted key, and validation takes time for every table: `read_toml`
 rejects excessive input before parsing. TOML has no null: `write_toml` leaves None out, which in a scenario means the

@@ -1,4 +1,4 @@
-"""Consent before importing code that lies in a Result.
+"""Requires the user's consent before code that lies in a Result is imported.
 
 A scenario names classes as "module:Class", and running it runs that module. Users know the files beside their own
 scenarios. A Result is data, passed from hand to hand, and reading it runs nothing; so a module in a Result is imported

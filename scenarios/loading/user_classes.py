@@ -1,4 +1,4 @@
-"""User-defined classes named "module:Class" in a scenario: loading, and validation of their tables."""
+"""Loads user-defined classes named `module:Class` in a scenario, and validates their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of user code: any exception becomes one message with its file and line.
+"""Converts any exception of user code to one error message with its file and line.
 
 A component may be user-defined (a class named "module:Class", or a file added beside gradwire's own), so its error is
 an input error and not a bug of gradwire that needs a traceback.

@@ -1,4 +1,4 @@
-"""Base class of every table in a scenario file."""
+"""Defines the base classes of tables in a scenario file, and the error of their validators (`Mistakes`)."""
 
 from __future__ import annotations
 

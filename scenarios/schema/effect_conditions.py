@@ -1,4 +1,5 @@
-"""Preconditions of a scenario's keys, declared beside the field.
+"""`Precondition` annotates a scenario's field with the condition under which its key has an effect, the reason and the
+remedy.
 
     drr_quantum: Annotated[..., Needs(lambda at: at.switch.queues > 1, "one queue takes no turns", "more queues")]
 

@@ -1,4 +1,6 @@
-"""`[emulation]`: options of runs on real sockets (`gradwire emulate`); the simulator ignores them."""
+"""Declares the scenario's table `[emulation]`, options of runs on real sockets (`gradwire emulate`); the simulator
+ignores them.
+"""
 
 from __future__ import annotations
 

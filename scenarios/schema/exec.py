@@ -1,4 +1,6 @@
-"""`[exec]`: options of user programs on the testbed (`gradwire exec`); the simulator ignores them."""
+"""Declares the scenario's table `[exec]`, options of user programs on the testbed (`gradwire exec`); the simulator
+ignores them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`[fidelity]`: tolerances between emulated and simulated runs.
+"""Declares the scenario's table `[fidelity]`, the tolerances of emulated against simulated figures that `gradwire
+fidelity` judges by.
 
 They affect neither run, so they are not part of a scenario's digest.
 """

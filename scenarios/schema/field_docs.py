@@ -1,4 +1,4 @@
-"""Descriptions of a table's fields: the docstrings below them, read from the source on demand.
+"""Reads descriptions of a table's fields from the docstrings below them in the source, on demand.
 
 pydantic can read them itself with `use_attribute_docstrings`, but does so for every model at import, which takes longer
 than everything else about the models. A run never needs them.

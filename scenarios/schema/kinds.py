@@ -1,4 +1,4 @@
-"""Pydantic type of a component chosen by name; only the models that a file names are built.
+"""`ComponentByKind` is the pydantic type of a component chosen by name; it builds only the models that a file names.
 
 A union needs all its members when the enclosing tables are built: a hundred classes and most of the time of reading a
 scenario, which names five of them. So a kind is looked up by its file when it is named

@@ -1,4 +1,4 @@
-"""`[measure]`: window of a run that traffic's figures cover, after a warm-up.
+"""Declares the scenario's table `[measure]`, the window of a run that traffic's figures cover, after a warm-up.
 
 It does not affect the run, so it is not part of a scenario's digest; readers of a Result find it in the Result's
 scenario.

@@ -1,4 +1,4 @@
-"""Policies: tagging of gradients, and variants of a scenario to compare.
+"""Declares the tables of gradient tagging and of policies (variants of a scenario), and merges a policy's changes.
 
 The sending host turns a tensor into tagged packets: its layer gives a priority (a queue), the magnitude of a packet's
 gradients makes it important or droppable. These tables declare the tagging; `gradwire.traces.tagging` performs it.

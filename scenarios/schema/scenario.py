@@ -1,4 +1,4 @@
-"""Scenario: the complete input of a run, as frozen pydantic models.
+"""`Scenario` declares the complete input of a run as frozen pydantic models, with variants, paths and digest.
 
     Scenario
       topology                                        gradwire.scenarios.schema.network.topology

@@ -1,4 +1,4 @@
-"""Type checks of the Python API's arguments, before any work.
+"""Checks the types and ranges of the Python API's arguments before any work.
 
 The command line does not need them: its arguments are text. `where` names the argument, as in "load_trace(name)";
 `error` is the exception that the function documents.

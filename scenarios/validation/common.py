@@ -1,4 +1,6 @@
-"""Mistakes that checks of several tables share."""
+"""Checks shared by several tables yield mistakes, such as unknown hosts, classes beyond the queues and needless loss
+bounds.
+"""
 
 from __future__ import annotations
 

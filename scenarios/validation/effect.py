@@ -1,4 +1,5 @@
-"""Keys without effect: keys that are set although their precondition is not met.
+"""`keys_without_effect` walks a scenario's tables and notes each set key whose `Precondition` (`effect_conditions`) is
+not met.
 
 Users look in the wrong place for the cause of "the same result whatever I set". Every field declares its precondition
 (`gradwire.scenarios.schema.effect_conditions`). This module walks all tables of a scenario and notes each key that

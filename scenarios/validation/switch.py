@@ -1,4 +1,4 @@
-"""Checks of switch features and load balancing against the transports in use.
+"""Checks switch features and load balancing of a scenario against the transports in use.
 
 Switch features are trimming, ranking, pausing and selective drop. Only transports that carry jobs or traffic count. A
 user-defined transport is trusted: it declares nothing here.

@@ -1,4 +1,4 @@
-"""Validation of traffic, and of transports that single jobs or traffic choose for themselves."""
+"""Checks a scenario's traffic, and the transports that single jobs or traffic choose for themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Base class of [job.exchange] tables: the exchange of gradients among a job's workers.
+"""Declares `ExchangeTable`, base class of [job.exchange] tables, which choose the exchange of gradients;
+`gradwire.workload.collectives` implements it.
 
 Each kind is a class in its own file (see `gradwire.scenarios.loading.registry`): its keys, its requirements on the job,
 and the collective that implements it.

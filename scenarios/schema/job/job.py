@@ -1,4 +1,6 @@
-"""Training jobs: workers, exchange of gradients, and loss bounds."""
+"""Declares the scenario's [[job]] table of training jobs, with workers, gradient exchange, loss bounds and placement,
+and its checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss bounds as rules: by layer, and by the rate of change of the gradients."""
+"""Declares the table `Bound`, a loss bound that varies by layer and by the gradients' rate of change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model parallelism of a job: sizes of its groups of workers, and their collectives."""
+"""Declares the table `ModelSplit`, model parallelism of a job by sizes of its worker groups and their collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Base class of [job.scheduler] tables: time and order of gradient communication.
+"""Declares `SchedulerTable`, base class of [job.scheduler] tables, which set time and order of gradient messages;
+`gradwire.workload.schedulers` implements them.
 
 Each kind is a class in its own file (see `gradwire.scenarios.loading.registry`): its keys and its decisions. A job
 without one sets the order by its keys `order`, `credit` and `credit_per`.

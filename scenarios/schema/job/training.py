@@ -1,4 +1,4 @@
-"""`[training]`: the model that `gradwire train` trains over the network, and how."""
+"""Declares the scenario's table `[training]`, the model, data, optimiser, reducer and network of `gradwire train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base classes of [[fault]] tables.
+"""Declares the base classes of [[fault]] tables for cables, switches and hosts; `gradwire.sim.faults` applies them.
 
 A fault begins at `at` and ends at `until`; without `until` it lasts to the end of the run. Routes change
 `noticed_after` a cable is cut, a switch fails, or either returns.

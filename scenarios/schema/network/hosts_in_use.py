@@ -1,4 +1,4 @@
-"""Hosts that run a worker, a server or traffic, as far as the scenario alone determines them."""
+"""Finds the hosts that run a worker, a server or traffic, as far as the scenario alone determines them."""
 
 from __future__ import annotations
 

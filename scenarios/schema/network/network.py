@@ -1,4 +1,6 @@
-"""Links, switches and hosts of a scenario; the topology is in `gradwire.scenarios.schema.network.topology`."""
+"""Declares the scenario's tables [link], [[link_override]], [switch] and [host];
+`gradwire.scenarios.schema.network.topology` declares [topology].
+"""
 
 from __future__ import annotations
 

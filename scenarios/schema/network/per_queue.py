@@ -1,4 +1,4 @@
-"""Values of [switch] that are one for all queues, or one per queue."""
+"""`OneForAll` marks a [switch] value that applies to all queues, in place of one value per queue."""
 
 from __future__ import annotations
 

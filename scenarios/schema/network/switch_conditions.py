@@ -1,4 +1,6 @@
-"""Preconditions of the keys of [switch] and [host] (see `gradwire.scenarios.schema.effect_conditions`)."""
+"""Declares the preconditions under which keys of [switch] and [host] have an effect (see
+`gradwire.scenarios.schema.effect_conditions`).
+"""
 
 from __future__ import annotations
 

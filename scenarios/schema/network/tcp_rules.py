@@ -1,4 +1,6 @@
-"""TCP's rules for detecting and repairing losses, as options: a current kernel's, or the simulator's classic ones."""
+"""Declares options of TCP's loss detection and repair, with presets of a current kernel's and the simulator's classic
+rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Defines the base classes of [topology] tables, which count hosts and build the network, and limits on its size.
+"""Declares the base classes of [topology] tables and size limits; each kind in `gradwire.topology.kinds` counts hosts
+and builds the network.
 
 Each kind is a class in its own file (see `gradwire.scenarios.loading.registry`): its keys, its size, and the generator
 or reader of the network.

@@ -1,4 +1,5 @@
-"""Traffic besides training jobs: flows whose times, ends and sizes are known or drawn beforehand.
+"""Declares the base classes of [[traffic]] tables, flows beside jobs that are known or drawn beforehand
+(`gradwire.workload.traffic`).
 
 Every `[[traffic]]` table is one kind of such traffic among some hosts. `TrafficTable` holds the common keys; each kind
 is a class in its own file (see `gradwire.scenarios.loading.registry`). The start of a flow does not depend on other

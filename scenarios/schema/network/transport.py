@@ -1,8 +1,8 @@
-"""Transport tables: a name or a table of parameters.
+"""`AnyTransport` validates a scenario's transport, a name or a table of parameters, built-in or user-defined.
 
-In a scenario either a name (`transport = "dctcp"`, everything at its default) or a table (`[transport] kind = "dctcp"`,
-`g = 0.125`). A user-defined transport is named by its location, `kind = "my_module:MyTransport"`, and takes the
-parameters it declares.
+A scenario holds either a name (`transport = "dctcp"`, everything at its default) or a table (`[transport] kind =
+"dctcp"`, `g = 0.125`). A user-defined transport is named by its location, `kind = "my_module:MyTransport"`, and takes
+the parameters it declares.
 
 Each bundled transport is a class in its own file (see `gradwire.scenarios.loading.registry`).
 """

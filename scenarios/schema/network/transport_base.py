@@ -1,4 +1,4 @@
-"""Base classes of transport tables."""
+"""Declares the base classes of transport tables, with the keys and class attributes that all transports share."""
 
 from __future__ import annotations
 
