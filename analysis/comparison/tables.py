@@ -178,7 +178,7 @@ def _iteration_rows(metrics_list: Sequence[Metrics]) -> list[TableRow]:
         rows.append(row("  against the first", partial(_against_first, metrics_list)))
     return [
         *rows,
-        row("  of iterations", lambda m: str(m.steady) if m.iteration.count else "-"),
+        row("  averaged iterations", lambda m: str(m.steady) if m.iteration.count else "-"),
         row("  samples (worker-iterations)", lambda m: count_text(m.iteration.count)),
         tail_row("iteration time, ", [m.iteration for m in metrics_list]),
         row("exposed communication, mean", lambda m: _time(m.exposed, m.exposed.mean_ps)),

@@ -50,7 +50,7 @@ def test_print_shows_metrics_of_both_runs_within_100_columns(capsys: pytest.Capt
     assert "\x1b" not in text  # no colours where nobody sees them
     assert cells(text, "iteration time, mean") == ["200 ps", "150 ps"]
     assert cells(text, "against the first") == ["-", "-25.0 %"]
-    assert cells(text, "of iterations") == ["all of 0-1"] * 2
+    assert cells(text, "averaged iterations") == ["all of 0-1"] * 2
     assert cells(text, "samples") == ["4", "4"]
     assert cells(text, "iteration time, max") == ["300 ps (4 samples)", "200 ps (4 samples)"]
     assert cells(text, "share of the iteration") == ["70.0 %", "60.0 %"]
