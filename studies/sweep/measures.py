@@ -35,16 +35,18 @@ _SPREAD = ("mean", "p50", "p99", "p999", "max")
 _SIZES = {"": "all flows", "small_": "flows up to 100 kB", "large_": "flows above 10 MB"}
 
 MEASURES: Mapping[str, str] = {
-    "iterations": "iterations",
+    "iterations": "number of iterations",
     "iteration_mean_ps": "iteration time, mean of the steady state",
     "iteration_p50_ps": "iteration time, median",
     "iteration_p99_ps": "iteration time, p99",
     "iteration_max_ps": "iteration time, largest",
     "exposed_mean_ps": "exposed communication, mean",
-    "exposed_share": "exposed communication over iteration time",
+    "exposed_share": "exposed communication / iteration time",
     **{
         f"{kind}_{what}": (
-            f"completion time of {split_measure}, {words}" if what != "messages" else f"{split_measure} delivered"
+            f"completion time of {split_measure}, {words}"
+            if what != "messages"
+            else f"number of {split_measure} delivered"
         )
         for kind, split_measure in _WHOSE.items()
         for what, words in _TIMES.items()
@@ -59,28 +61,28 @@ MEASURES: Mapping[str, str] = {
         for size, split_measure in _SIZES.items()
         for what in _SPREAD
     },
-    **{f"{size}flows": f"{split_measure} delivered" for size, split_measure in _SIZES.items()},
-    "under_way": "messages not delivered when the run ended",
-    "retransmitted": "retransmissions",
-    "sent_packets": "packets sent, including probes",
-    "data_packets": "data packets needed at least",
+    **{f"{size}flows": f"number of {split_measure} delivered" for size, split_measure in _SIZES.items()},
+    "under_way": "number of messages not delivered when the run ended",
+    "retransmitted": "number of retransmissions",
+    "sent_packets": "number of packets sent, including probes",
+    "data_packets": "smallest possible number of data packets",
     "again": "retransmissions per data packet",
     "timed_out": "share of messages with a time-out",
     "tail_timed_out": "share of the slowest 1 % of messages with a time-out",
-    "useful_share": "useful share of the busiest upstream link, of the whole network",
-    "lost_bytes": "bytes lost of delivered messages",
-    "lost_share": "share of all bytes lost",
-    "worst_lost_bytes": "bytes lost of the message that used most of its bound",
-    "worst_share": "share of that message lost",
-    "worst_used": "lost over allowed, of that message",
-    "broken": "loss bounds broken, in the whole run",
+    "useful_share": "useful share of data packets on the busiest link between switches",
+    "lost_bytes": "bytes lost by delivered messages",
+    "lost_share": "share of the bytes of delivered messages that was lost",
+    "worst_lost_bytes": "bytes lost by the message that used most of its bound",
+    "worst_share": "share lost by the message that used most of its bound",
+    "worst_used": "loss / allowed loss of the message that used most of its bound",
+    "broken": "number of broken loss bounds in the whole run",
     "dropped": "packets dropped, in the whole network",
     **{column: f"packets dropped: {cause}, in the whole network" for column, cause in DROPS.items()},
     "marks": "congestion marks, in the whole network",
-    "control_marks": "of these, on control packets",
+    "control_marks": "congestion marks on control packets, in the whole network",
     "trimmed": "packets trimmed, in the whole network",
-    "pauses": "pause frames that stopped something, in the whole network",
-    "packet_hops": "packets times links, in the whole network",
+    "pauses": "pause frames that stopped a port, in the whole network",
+    "packet_hops": "transmissions of a packet over a link, in the whole network",
     "simulated_ps": "simulated time",
 }
 """All measures and their labels."""

@@ -177,9 +177,9 @@ class Plot(ScenarioTable):
     name: Name
     """Name of its file."""
     kind: Literal["lines", "heatmap", "gain", "cdf", "tail", "pareto"]
-    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. gain: a map of what one value
-    of an axis gains over the best of the others. cdf, tail: the share of messages up to a time, or slower than it.
-    pareto: two measures against each other, with a line through the Pareto front, where smaller is better."""
+    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. gain: a map of what some
+    values of an axis gain over the best of the others. cdf, tail: the share of messages up to a time, or slower than
+    it. pareto: two measures against each other, with a line through the Pareto front, where smaller is better."""
     x: str = ""
     """An axis; for pareto a measure; for cdf and tail "completion" (default) or "slowdown"."""
     y: str = ""
@@ -189,16 +189,15 @@ class Plot(ScenarioTable):
     by: str = ""
     """An axis, with a line or colour for each of its values; for gain the axis whose values are compared."""
     gain_of: Texts = ()
-    """For gain: values of `by`. In each cell the map shows the best figure of all other values over the best of these,
-    less one."""
+    """For gain: values of `by`. Each cell shows, in percent, (best of the other values) / (best of these) - 1."""
     best_of: Texts = ()
-    """For gain: axes of which each side has the value that suits it best, cell by cell."""
+    """For gain: further axes; in every cell, each of the two sides uses whichever of their values is best for it."""
     panels: str = ""
     """An axis, with a panel for each of its values."""
     where: str = ""
     """Only points that meet this condition."""
     of: str = ""
-    """For cdf and tail: the job or traffic; default: the first one."""
+    """For cdf and tail: name of the job or traffic; default: the first one."""
     columns: Literal[1, 2] = 1
     """Width in columns of a paper: 3.33 or 7 inches."""
     font: Literal["sans", "serif"] = "sans"
@@ -242,7 +241,7 @@ class SweepFile(ScenarioTable):
     seeds: Count | tuple[Seed, ...] | None = None
     """Number of seeds, from 1 on, or a list of them; default: the scenario's seed."""
     measures: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Figures for the tables, of the first job (or traffic), or "name.figure" for another one."""
+    """Measures for the tables, of the first job (or traffic); "name.measure" is that of another one."""
     axis: tuple[Axis, ...] = ()
     sample: Sample | None = None
     when: Texts = ()
@@ -250,7 +249,7 @@ class SweepFile(ScenarioTable):
     skip: Texts = ()
     """Only points that meet none of these conditions."""
     results: Flag = False
-    """Store the Results, not only their figures."""
+    """Store the Results, not only their measures."""
     plot: tuple[Plot, ...] = ()
 
     @model_validator(mode="after")
