@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from matplotlib.ticker import NullFormatter, NullLocator
 
 from gradwire.analysis.comparison.plots import line_style
 from gradwire.studies.sweep.checks import shown_points
@@ -179,21 +177,6 @@ def positions(data: PlotData, which: str, column: str) -> Positions:
     places = {value: number / scale.by for value, number in zip(values, numbers[0], strict=True)}
     ticks = [(at, f"{at:.4g}") for at in places.values()] if len(values) <= MOST_TICKS else []
     return Positions(scale.label(title), places, ticks, False)
-
-
-def set_axis(axes: Axes, which: str, data: PlotData, column: str, logarithmic: bool) -> Callable[[Scalar], float]:
-    """Prepare the x or y axis of a plot for a sweep axis; return a function from value to position."""
-    layout = positions(data, which, column)
-    at = axes.xaxis if which == "x" else axes.yaxis
-    if logarithmic and not layout.named:
-        getattr(axes, f"set_{which}scale")("log")
-    if layout.ticks:
-        at.set_ticks([position for position, _ in layout.ticks], [words for _, words in layout.ticks])
-    if layout.ticks and not layout.named:
-        at.set_minor_locator(NullLocator())
-        at.set_minor_formatter(NullFormatter())
-    getattr(axes, f"set_{which}label")(layout.label)
-    return lambda value: layout.places[value]
 
 
 def is_plain(labels: Iterable[str]) -> bool:

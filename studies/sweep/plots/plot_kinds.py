@@ -1,133 +1,93 @@
-"""Each plot kind (lines, heat map, gain, CDF, tail, Pareto) draws one panel of a sweep's figure from its rows.
+"""Each plot kind (lines, heat map, gain, CDF, tail, Pareto) makes a chart of one panel from `part`, its data.
 
-`whole`, the data of all panels, determines colours, ticks and units.
+`data`, that of all panels, determines colours, ticks and units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from matplotlib.ticker import NullFormatter
 
-from gradwire.analysis.comparison.plots import GREY
+from gradwire.analysis.report.charts import Axis, Chart, Heat, Lines, Series
 from gradwire.scenarios.arrays import Floats
 from gradwire.studies.sweep.plots.plot_data import (
-    MOST_TICKS,
     DisplayScale,
     PlotData,
-    begin_at_zero,
     gain_label,
     is_log,
+    is_plain,
     label_of,
-    marker_style,
+    positions,
     quantity_of,
-    set_axis,
 )
+from gradwire.studies.sweep.points import name_of
 from gradwire.studies.sweep.sweep_tables import Line
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-MOST_CELLS = 80
-"""Cells of a map up to which their values are written into them."""
-CHARACTERS = {1: 36, 2: 80}
-"""Characters that fit below a map, by its width in columns; longer labels are rotated."""
-MOST_NAMES = 8
-"""Dots of a Pareto front with labels."""
+def _measure(data: PlotData, which: str, name: str) -> tuple[Axis, float]:
+    """Return (axis, divisor of the values) of a measure."""
+    scale = DisplayScale.of([line[name] for line in data.lines if line[name] is not None], quantity_of(name))
+    label = getattr(data.plot, f"{which}_label", "") or label_of(name)
+    return Axis(scale.label(label), getattr(data.plot, f"{which}_scale", None) or "linear"), scale.by
 
 
-def measure_axis(axes: Axes, which: str, data: PlotData, measure: str) -> DisplayScale:
-    """Prepare an axis for a measure (label, unit, scale); return its unit."""
-    values = [line[measure] for line in data.lines if line[measure] is not None]
-    scale = DisplayScale.of(values, quantity_of(measure))
-    label = getattr(data.plot, f"{which}_label") or label_of(measure)
-    getattr(axes, f"set_{which}label")(scale.label(label))
-    requested = getattr(data.plot, f"{which}_scale")
-    if requested == "log":
-        getattr(axes, f"set_{which}scale")("log")
-        plain_numbers(axes, which)
-    return scale
+def _title(data: PlotData, label: str) -> str:
+    """Return a line's name; with the axis if the names are bare values."""
+    by = data.plot.by
+    if by and is_plain([name for _, name in data.groups(by)]):
+        return f"{data.axis(by).title} {label}"
+    return label or label_of(data.plot.y)
 
 
-def plain_numbers(axes: Axes, which: str) -> None:
-    """Label 1, 10, 100 instead of powers of ten, with minor labels only for few decades."""
-    at = axes.xaxis if which == "x" else axes.yaxis
-    at.set_major_formatter(lambda value, _: f"{value:g}")
-    low, high = at.get_view_interval()
-    if 0 < low and high < 30 * low:
-        at.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
-    else:
-        at.set_minor_formatter(NullFormatter())
-
-
-def lines(part: PlotData, axes: Axes, data: PlotData) -> None:
-    """Plot means over an axis with bands: the 95 % interval over the seeds."""
+def _lines(part: PlotData, data: PlotData, title: str) -> Lines:
+    """Return means over an axis with bands: the 95 % interval over the seeds."""
     plot = data.plot
+    at, (y, by) = positions(data, "x", plot.x), _measure(data, "y", plot.y)
     logarithmic = plot.x_scale == "log" or (plot.x_scale is None and is_log(data.values(plot.x)))
-    place = set_axis(axes, "x", data, plot.x, logarithmic)
-    scale = DisplayScale.of([line[plot.y] for line in data.lines if line[plot.y] is not None], quantity_of(plot.y))
-    for number, (value, label) in enumerate(data.groups(plot.by)):
+    series = []
+    for value, label in data.groups(plot.by):
         group = part.having(**{plot.by: value})
-        rows = sorted(
-            (line for line in group if line[plot.y] is not None and line[plot.x] is not None),
-            key=lambda line: place(line[plot.x]),
-        )
-        if not rows:
-            continue
-        x = [place(line[plot.x]) for line in rows]
-        (drawn,) = axes.plot(x, [line[plot.y] / scale.by for line in rows], label=label or None, **marker_style(number))
-        _band(axes, x, rows, plot.y, scale, drawn.get_color())
-    measure_axis(axes, "y", data, plot.y)
-    begin_at_zero(axes)
+        rows = [line for line in group if line[plot.y] is not None and line[plot.x] is not None]
+        rows.sort(key=lambda line: at.places[line[plot.x]])
+        points = [(at.places[line[plot.x]], *_band(line, plot.y, by)) for line in rows]
+        series.append(Series(_title(data, label), points, dots=True))
+    axis = Axis(at.label, "log" if logarithmic and not at.named else "linear", at.ticks)
+    says = "Means over the seeds; bands are 95 % intervals."
+    return Lines(title, says, axis, y, series, whiskers=at.named)
 
 
-def _band(axes: Axes, x: Sequence[float], rows: Sequence[Line], name: str, scale: DisplayScale, colour: Any) -> None:
-    low = [np.nan if line[f"{name}_low"] is None else max(0.0, line[f"{name}_low"] / scale.by) for line in rows]
-    high = [np.nan if line[f"{name}_high"] is None else line[f"{name}_high"] / scale.by for line in rows]
-    if not np.isnan(low).all():
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+def _band(line: Line, name: str, by: float) -> tuple[float | None, float | None, float | None]:
+    """Return mean and interval of a measure that is not negative, or whose mean is."""
+    mean, low, high = (
+        None if (value := line[key]) is None else value / by for key in (name, f"{name}_low", f"{name}_high")
+    )
+    return mean, None if low is None else min(mean, max(0.0, low)), high
 
 
-def heatmap(part: PlotData, axes: Axes, data: PlotData) -> None:
-    """Plot a map of means over two axes, with the values written into its cells if they fit."""
-    values = [line[data.plot.value] for line in data.lines if line[data.plot.value] is not None]
-    scale = DisplayScale.of(values, quantity_of(data.plot.value))
-    _map(part, axes, data, values, scale, scale.label(label_of(data.plot.value)))
-
-
-def gain(part: PlotData, axes: Axes, data: PlotData) -> None:
-    """Plot a map of gains in percent."""
-    values = [line[data.plot.value] for line in data.lines]
-    _map(part, axes, data, values, DisplayScale(), gain_label(data))
-
-
-def _map(part: PlotData, axes: Axes, data: PlotData, values: Sequence[float], scale: DisplayScale, label: str) -> None:
+def _heat(part: PlotData, data: PlotData, title: str) -> Heat:
+    """Return a map of means, or of gains in percent, over two axes."""
     plot = data.plot
-    xs, ys = data.values(plot.x), data.values(plot.y)
-    grid = np.full((len(ys), len(xs)), np.nan)
-    for line in part.lines:
-        if line[plot.value] is not None and line[plot.x] is not None and line[plot.y] is not None:
-            grid[ys.index(line[plot.y]), xs.index(line[plot.x])] = line[plot.value] / scale.by
-    limits: dict[str, Any] = {"vmin": min(values) / scale.by, "vmax": max(values) / scale.by} if values else {}
-    drawn = axes.imshow(grid, origin="lower", aspect="auto", cmap="cividis", **limits)
-    axes.grid(visible=False)
-    for which, column, axis_values in (("x", plot.x, xs), ("y", plot.y, ys)):
-        step = -(-len(axis_values) // (2 * MOST_TICKS))
-        texts = [data.label(column, value) for value in axis_values]
-        getattr(axes, f"set_{which}ticks")(range(0, len(axis_values), step), texts[::step])
-        if which == "x" and sum(len(text) + 2 for text in texts[::step]) > CHARACTERS[plot.columns]:
-            axes.tick_params(axis="x", rotation=40)
-        getattr(axes, f"set_{which}label")(getattr(plot, f"{which}_label") or data.axis(column).title)
-    if grid.size <= MOST_CELLS:
-        middle = (limits.get("vmin", 0.0) + limits.get("vmax", 0.0)) / 2
-        for (row, column_), value in np.ndenumerate(grid):
-            if np.isfinite(value):
-                ink = "white" if value < middle else "black"
-                axes.text(column_, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=6)
-    axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(label, 36)), pad=0.02, aspect=28, fraction=0.06)
+    value, by = _measure(data, "value", plot.value)
+    if plot.kind == "gain":
+        value, by = Axis(gain_label(data)), 1.0
+    x, y = positions(data, "x", plot.x), positions(data, "y", plot.y)
+    cells = {(line[plot.y], line[plot.x]): line[plot.value] for line in part.lines}
+    rows, columns = list(y.places), list(x.places)
+    cells_by_row = [[cells.get((row, column)) for column in columns] for row in rows]
+    values = [[None if cell is None else cell / by for cell in row] for row in cells_by_row]
+    names = [(float(n), data.label(plot.x, column)) for n, column in enumerate(columns)]
+    sides = [(float(n), data.label(plot.y, row)) for n, row in enumerate(rows)]
+    axes = [data.axis(column).title for column in (plot.x, plot.y)]
+    return Heat(
+        title,
+        "Means over the seeds.",
+        Axis(plot.x_label or axes[0], ticks=names),
+        Axis(plot.y_label or axes[1], ticks=sides),
+        value.label,
+        values,
+    )
 
 
 def pooled_distribution(part: PlotData, value: Any, by: str) -> tuple[Floats, Floats]:
@@ -147,42 +107,32 @@ def pooled_distribution(part: PlotData, value: Any, by: str) -> tuple[Floats, Fl
     return np.array(values, dtype=np.float64)[order], shares
 
 
-def _distribution(part: PlotData, axes: Axes, data: PlotData, is_tail: bool) -> None:
+def _distribution(part: PlotData, data: PlotData, title: str) -> Lines:
+    """Return the shares of messages up to a time, or slower than it (1 - CDF, including equal ones), over all seeds."""
     plot = data.plot
-    which = plot.x or "completion"
-    groups = [
-        (number, label, *pooled_distribution(part, value, plot.by))
-        for number, (value, label) in enumerate(data.groups(plot.by))
-    ]
-    quantity = "time" if which == "completion" else ""
-    medians = [values[len(values) // 2] for _, _, values, _ in groups if len(values)]
-    scale = DisplayScale.of(medians, quantity)
-    for number, label, values, shares in groups:
-        if len(values):
-            style = {key: value for key, value in marker_style(number).items() if key != "marker"}
-            y = 1 - np.concatenate([[0.0], shares[:-1]]) if is_tail else shares
-            axes.step(values / scale.by, y, where="pre" if is_tail else "post", label=label or None, **style)
-    if plot.x_scale != "linear":
-        axes.set_xscale("log")
-        plain_numbers(axes, "x")
-    words = {"completion": "completion time", "slowdown": "slowdown"}[which]
-    axes.set_xlabel(plot.x_label or scale.label(words))
-    if is_tail:
-        axes.set_yscale("log" if plot.y_scale != "linear" else "linear")
-        axes.set_ylabel(plot.y_label or "share of messages slower than x")
-    else:
-        axes.set_ylim(0, 1.02)
-        axes.set_ylabel(plot.y_label or "share of messages up to x")
-
-
-def cdf(part: PlotData, axes: Axes, data: PlotData) -> None:
-    """Plot the share of messages up to a time, of all seeds together."""
-    _distribution(part, axes, data, is_tail=False)
-
-
-def tail(part: PlotData, axes: Axes, data: PlotData) -> None:
-    """Plot the share of messages slower than a time (1 - CDF, including equal ones), on logarithmic axes."""
-    _distribution(part, axes, data, is_tail=True)
+    distribution, is_tail = plot.x or "completion", plot.kind == "tail"
+    groups = [(label, *pooled_distribution(part, value, plot.by)) for value, label in data.groups(plot.by)]
+    medians = [values[len(values) // 2] for _, values, _ in groups if len(values)]
+    scale = DisplayScale.of(medians, "time" if distribution == "completion" else "")
+    series = []
+    for label, values, shares in groups:
+        before = [0.0, *shares[:-1].tolist()]
+        heights = [1 - share for share in before] if is_tail else shares.tolist()
+        points = list(zip((values / scale.by).tolist(), heights, strict=True))
+        series.append(
+            Series(_title(data, label) if plot.by else distribution, points, step="before" if is_tail else "after")
+        )
+    words = {"completion": "completion time", "slowdown": "slowdown"}[distribution]
+    return Lines(
+        title,
+        "All messages of all seeds together.",
+        Axis(plot.x_label or scale.label(words), "linear" if plot.x_scale == "linear" else "log"),
+        Axis(
+            plot.y_label or ("share of messages slower than x" if is_tail else "share of messages up to x"),
+            "log" if is_tail and plot.y_scale != "linear" else "linear",
+        ),
+        series,
+    )
 
 
 def pareto_front(dots: Sequence[tuple[float, float]]) -> list[int]:
@@ -196,38 +146,29 @@ def pareto_front(dots: Sequence[tuple[float, float]]) -> list[int]:
     return on_front
 
 
-def pareto(part: PlotData, axes: Axes, data: PlotData) -> None:
-    """Plot two measures of every row of coordinates, and a line through the Pareto front: smaller is better."""
+def _pareto(part: PlotData, data: PlotData, title: str) -> Lines:
+    """Return two measures of every row of coordinates, and a line through the Pareto front: smaller is better."""
     plot = data.plot
-    x_scale, y_scale = (measure_axis(axes, which, data, getattr(plot, which)) for which in "xy")
+    (x, x_by), (y, y_by) = _measure(data, "x", plot.x), _measure(data, "y", plot.y)
     known = [line for line in part.lines if line[plot.x] is not None and line[plot.y] is not None]
-    dots = [(line[plot.x] / x_scale.by, line[plot.y] / y_scale.by) for line in known]
-    for number, (value, label) in enumerate(data.groups(plot.by)):
-        group = [dot for dot, line in zip(dots, known, strict=True) if not plot.by or line[plot.by] == value]
-        if group:
-            style = {
-                "color": marker_style(number)["color"],
-                "marker": marker_style(number)["marker"],
-                "linestyle": "none",
-            }
-            axes.plot(*zip(*group, strict=True), label=label or None, alpha=0.85, **style)
-    best = pareto_front(dots)
-    corners = [dots[index] for index in best]
-    if corners:
-        axes.step(*zip(*corners, strict=True), where="post", color=GREY, linewidth=0.9, zorder=1)
-    begin_at_zero(axes)
+    dots = [(line[plot.x] / x_by, line[plot.y] / y_by) for line in known]
     others = [axis.column for axis in part.file.axis if axis.column not in (plot.by, plot.panels)]
-    for index in best[:MOST_NAMES] if others else ():
-        words = ", ".join(str(known[index][axis]) for axis in others if known[index][axis] is not None)
-        axes.annotate(words, dots[index], (4, 4), textcoords="offset points", fontsize=6, color=GREY)
+    series = []
+    for value, label in data.groups(plot.by):
+        indices = [n for n, line in enumerate(known) if not plot.by or line[plot.by] == value]
+        notes = [", ".join(name_of({column: known[n][column] for column in others})) for n in indices]
+        name = _title(data, label) if plot.by else "points"
+        series.append(Series(name, [dots[n] for n in indices], dots=True, line=False, note=notes))
+    corners = [dots[n] for n in pareto_front(dots)]
+    series.append(Series("Pareto front", corners, step="after", grey=True))
+    return Lines(title, "One dot per point of the sweep; smaller is better.", x, y, series)
 
 
-Draw = Callable[[PlotData, "Axes", PlotData], None]
-KINDS: Mapping[str, Draw] = {
-    "lines": lines,
-    "heatmap": heatmap,
-    "gain": gain,
-    "cdf": cdf,
-    "tail": tail,
-    "pareto": pareto,
+KINDS: Mapping[str, Callable[[PlotData, PlotData, str], Chart]] = {
+    "lines": _lines,
+    "heatmap": _heat,
+    "gain": _heat,
+    "cdf": _distribution,
+    "tail": _distribution,
+    "pareto": _pareto,
 }

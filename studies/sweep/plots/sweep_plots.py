@@ -8,14 +8,18 @@ colour-blind readers and black-and-white printers; maps use cividis. Axes use th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, NullLocator
 
-from gradwire.analysis.comparison.plots import apply_house_style
-from gradwire.studies.sweep.plots.plot_data import PlotData, is_plain
+from gradwire.analysis.comparison.plots import GREY, apply_house_style
+from gradwire.analysis.report.charts import Axis, Heat, Lines
+from gradwire.studies.sweep.plots.plot_data import MOST_TICKS, PlotData, begin_at_zero, is_plain, marker_style
 from gradwire.studies.sweep.plots.plot_kinds import KINDS
 from gradwire.studies.sweep.point_store import Record
 from gradwire.studies.sweep.points import PointPlace
@@ -29,6 +33,13 @@ WIDTHS = {1: 3.33, 2: 7.0}
 """Inches: a column, and the text width of a page in two columns."""
 PER_ROW = {1: 2, 2: 4}
 """Panels in a row."""
+MOST_CELLS = 80
+"""Cells of a map up to which their values are written into them."""
+CHARACTERS = {1: 36, 2: 80}
+"""Characters that fit below a map, by its width in columns; longer labels are rotated."""
+MOST_NAMES = 8
+"""Dots of a Pareto front with labels."""
+DRAW_STYLES: Any = {"": "default", "before": "steps-pre", "after": "steps-post"}
 STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -58,20 +69,87 @@ def figures(file: SweepFile, points: Sequence[PointPlace], records: Mapping[str,
 
 
 def _figure_of(data: PlotData) -> Figure:
-    plot, draw = data.plot, KINDS[data.plot.kind]
-    panels = data.groups(plot.panels)
+    plot, panels = data.plot, data.groups(data.plot.panels)
+    charts: list[Any] = [KINDS[plot.kind](data.panel(value), data, "") for value, _ in panels]
     figure, panel_axes = _canvas(plot, len(panels))
-    for number, (axes, (value, title)) in enumerate(zip(panel_axes, panels, strict=True)):
+    for number, (axes, chart, (_, title)) in enumerate(zip(panel_axes, charts, panels, strict=True)):
         if plot.panels:
             axes.set_title(f"{data.axis(plot.panels).title} = {title}")
-        draw(data.panel(value), axes, data)
-        columns = min(len(panels), PER_ROW[plot.columns])
-        if number % columns and plot.kind not in MAPS:
+        if plot.kind in MAPS:
+            _draw_map(axes, chart, charts, plot.columns)
+            continue
+        _draw_lines(axes, chart, data)
+        if number % min(len(panels), PER_ROW[plot.columns]):
             axes.set_ylabel("")
     if plot.title:
         figure.suptitle(plot.title)
     _legend(figure, panel_axes, plot, data)
     return figure
+
+
+def _draw_lines(axes: Axes, chart: Lines, data: PlotData) -> None:
+    labels = [label for _, label in data.groups(data.plot.by)]
+    notes = {point: text for series in chart.series for point, text in zip(series.points, series.note, strict=False)}
+    for number, (series, label) in enumerate(zip(chart.series, [*labels, ""], strict=False)):
+        if not series.points:
+            continue
+        x, y, *band = np.array(series.points, dtype=np.float64).T
+        style = {**marker_style(number), "drawstyle": DRAW_STYLES[series.step]}
+        if not series.dots:
+            style["marker"] = ""
+        if not series.line:
+            style |= {"linestyle": "none", "alpha": 0.85}
+        if series.grey:
+            style |= {"color": GREY, "linestyle": "-", "linewidth": 0.9, "zorder": 1}
+            for point in series.points[:MOST_NAMES]:
+                axes.annotate(notes[point], point, (4, 4), textcoords="offset points", fontsize=6, color=GREY)
+        (drawn,) = axes.plot(x, y, label=label or None, **style)
+        if band and not np.isnan(band[0]).all():
+            axes.fill_between(x, *band, color=drawn.get_color(), alpha=0.18, linewidth=0)
+    for which, axis in (("x", chart.x), ("y", chart.y)):
+        _set_axis(axes, which, axis, data.plot.kind)
+    begin_at_zero(axes)
+    if data.plot.kind == "cdf":
+        axes.set_ylim(0, 1.02)
+
+
+def _set_axis(axes: Axes, which: str, axis: Axis, kind: str) -> None:
+    """Set label, scale and ticks. A logarithmic axis has 1, 10, 100 instead of powers of ten, except for shares, and
+    minor labels for few decades only."""
+    at = axes.xaxis if which == "x" else axes.yaxis
+    getattr(axes, f"set_{which}label")(axis.label)
+    getattr(axes, f"set_{which}scale")(axis.scale)
+    if axis.ticks:
+        at.set_ticks([position for position, _ in axis.ticks], [words for _, words in axis.ticks])
+        at.set_minor_locator(NullLocator())
+    elif axis.scale == "log" and (which == "x" or kind != "tail"):
+        at.set_major_formatter(lambda value, _: f"{value:g}")
+        low, high = at.get_view_interval()
+        at.set_minor_formatter(NullFormatter())
+        if 0 < low and high < 30 * low:
+            at.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+
+
+def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], columns: int) -> None:
+    """Plot a map, with the values written into its cells if they fit; `charts`, all panels, have one scale."""
+    values = np.concatenate([np.array(each.values, dtype=np.float64).ravel() for each in charts])
+    known = values[np.isfinite(values)]
+    low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
+    grid = np.array(chart.values, dtype=np.float64)
+    drawn = axes.imshow(grid, origin="lower", aspect="auto", cmap="cividis", vmin=low, vmax=high)
+    axes.grid(visible=False)
+    for which, axis in (("x", chart.x), ("y", chart.y)):
+        texts = [text for _, text in axis.ticks]
+        step = -(-len(texts) // (2 * MOST_TICKS))
+        getattr(axes, f"set_{which}ticks")(range(0, len(texts), step), texts[::step])
+        if which == "x" and sum(len(text) + 2 for text in texts[::step]) > CHARACTERS[columns]:
+            axes.tick_params(axis="x", rotation=40)
+        getattr(axes, f"set_{which}label")(axis.label)
+    for (row, column), value in np.ndenumerate(grid) if grid.size <= MOST_CELLS else ():
+        if np.isfinite(value):
+            ink = "white" if value < (low + high) / 2 else "black"
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=6)
+    axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(chart.unit, 36)), pad=0.02, aspect=28, fraction=0.06)
 
 
 def _canvas(plot: Plot, panels: int) -> tuple[Figure, list[Axes]]:
