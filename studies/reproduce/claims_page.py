@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict
 from html import escape
 from math import isfinite
@@ -41,13 +41,6 @@ CLASSES = {
     "mixed": "part",
 }
 HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
-
-
-def rows_of(judgement: Judgement) -> list[tuple[str, str, str, str, str]]:
-    """Return (id, claim, published, measured, verdict) of a judgement as texts."""
-    claim = judgement.claim
-    measured = "; ".join(f"{finding.expect.text} {finding.measured}" for finding in judgement.findings)
-    return [(claim.id, claim.sentence, claim.published, measured or "-", judgement.verdict)]
 
 
 def html_page(
@@ -139,22 +132,25 @@ def _medians(seeds: int) -> str:
     )
 
 
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], figures: Container[int]) -> list[str]:
+    """Return the lines of a table; none without rows. `figures` : numbers of the columns with figures."""
+    lines = ["".join(f"<th>{escape(head)}</th>" for head in heads)]
+    for row in rows:
+        cells = [(" class='n'" if number in figures else "", escape(cell)) for number, cell in enumerate(row)]
+        lines.append("".join(f"<td{kind}>{cell}</td>" for kind, cell in cells))
+    return ["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"] if rows else []
+
+
 def _effects(judgement: Judgement) -> list[str]:
     """Return the table of each arm's effect."""
-    effects = effects_of(judgement)
-    if not effects:
-        return []
-    words = escape(MEASURE_LABELS[shown_of(judgement.claim)])
-    heads = ("setting", "variant", words, "minus the baseline's", "differs from zero")
-    lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
-    for effect in effects:
-        lines.append(
-            f"<tr><td>{escape(effect.setting)}</td><td>{escape(label_of(effect.policy))}</td>"
-            f"<td class='n'>{effect.figure.interval_text('share')}</td>"
-            f"<td class='n'>{effect.change.interval_text('points')}</td>"
-            f"<td>{'resolved' if effect.resolved else 'unresolved'}</td></tr>"
+    rows = []
+    for effect in effects_of(judgement):
+        figures = effect.figure.interval_text("share"), effect.change.interval_text("points")
+        rows.append(
+            [effect.setting, label_of(effect.policy), *figures, "resolved" if effect.resolved else "unresolved"]
         )
-    return [*lines, "</table>"]
+    words = MEASURE_LABELS[shown_of(judgement.claim)] if rows else ""
+    return _table(("setting", "variant", words, "minus the baseline's", "differs from zero"), rows, (2, 3))
 
 
 def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
@@ -166,22 +162,16 @@ def _section(judgement: Judgement, figure: Figure | None) -> list[str]:
     ]
     if claim.remark:
         lines.append(f"<p class='remark'>{prose(claim.remark)}</p>")
-    if judgement.findings:
-        beside = judgement.simulated
-        measured = ("on sockets", "simulated") if beside else ("measured",)
-        heads = ("figure", *measured, "published", "verdict", "our limit [ours]", "")
-        lines.append("<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
-        for number, finding in enumerate(judgement.findings):
-            simulated = f"<td class='n'>{beside.findings[number].measured}</td>" if beside else ""
-            what = f"{finding.expect.text}{f' ({finding.expect.condition})' if finding.expect.condition else ''}"
-            lines.append(
-                f"<tr><td>{escape(what)}</td><td class='n'>{finding.measured}</td>{simulated}"
-                f"<td class='n'>{escape(finding.published_text)}</td>"
-                f"<td>{escape(finding.comparison.text) if finding.comparison else ''}</td>"
-                f"<td class='n'>{escape(finding.expected_text)}</td><td>{limit_verdict(finding)}"
-                f"{f'; time-outs: {escape(finding.because)}' if finding.because else ''}</td></tr>"
-            )
-        lines.append("</table>")
+    beside, rows = judgement.simulated, []
+    for number, finding in enumerate(judgement.findings):
+        what = f"{finding.expect.text}{f' ({finding.expect.condition})' if finding.expect.condition else ''}"
+        measured = [finding.measured, *([beside.findings[number].measured] if beside else [])]
+        published = finding.published_text, finding.comparison.text if finding.comparison else ""
+        holds = f"{limit_verdict(finding)}{f'; time-outs: {finding.because}' if finding.because else ''}"
+        rows.append([what, *measured, *published, finding.expected_text, holds])
+    heads = ("on sockets", "simulated") if beside else ("measured",)
+    heads = ("figure", *heads, "published", "verdict", "our limit [ours]", "")
+    lines += _table(heads, rows, (1, 2, 3, 5) if beside else (1, 2, 4))
     if figure is not None:
         data = base64.b64encode(png_of(figure)).decode()
         words = f"{MEASURE_LABELS[claim.shown]} by policy and setting"
@@ -208,18 +198,11 @@ def agreement_lines(judgement: Judgement) -> list[str]:
 
 
 def _agreement_table(judgement: Judgement) -> list[str]:
-    rows = agreements(judgement)
-    if not rows:
-        return []
-    heads = ("setting", "policy", "time", "real sockets", "simulated", "difference")
-    lines = ["<table><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
-    for each in rows:
-        lines.append(
-            f"<tr><td>{escape(each.setting)}</td><td>{escape(label_of(each.policy))}</td>"
-            f"<td>{escape(MEASURE_LABELS[each.measure])}</td><td class='n'>{time_text(each.emulated)}</td>"
-            f"<td class='n'>{time_text(each.simulated)}</td><td class='n'>{100 * each.difference:+.1f} %</td></tr>"
-        )
-    return [*lines, "</table>"]
+    rows = []
+    for each in agreements(judgement):
+        times = time_text(each.emulated), time_text(each.simulated), f"{100 * each.difference:+.1f} %"
+        rows.append([each.setting, label_of(each.policy), MEASURE_LABELS[each.measure], *times])
+    return _table(("setting", "policy", "time", "real sockets", "simulated", "difference"), rows, (3, 4, 5))
 
 
 def finding_line(finding: Finding) -> str:
@@ -241,15 +224,13 @@ def limit_verdict(finding: Finding) -> str:
 def _everything(judgement: Judgement) -> list[str]:
     """Return the table of all measures behind the verdict."""
     names = [name for name in MEASURE_LABELS if any(name in figures for figures in judgement.figures.values())]
-    lines = ["<details><summary>all measures</summary><table><tr><th>setting</th><th>policy</th>"]
-    lines[0] += "".join(f"<th>{escape(MEASURE_LABELS[name])}</th>" for name in names) + "</tr>"
+    rows = []
     for setting, policy in dict.fromkeys((s, p) for s, p, _ in judgement.figures):
-        cells = ""
-        for name in names:
-            spread = judgement.over_seeds(setting, policy, name)
-            cells += f"<td class='n'>{value_text(spread.median, unit_of(name)) if spread else '-'}</td>"
-        lines.append(f"<tr><td>{escape(setting)}</td><td>{escape(label_of(policy))}</td>{cells}</tr>")
-    return [*lines, "</table></details>"]
+        spreads = [(name, judgement.over_seeds(setting, policy, name)) for name in names]
+        cells = [value_text(spread.median, unit_of(name)) if spread else "-" for name, spread in spreads]
+        rows.append([setting, label_of(policy), *cells])
+    heads = ("setting", "policy", *(MEASURE_LABELS[name] for name in names))
+    return ["<details><summary>all measures</summary>", *_table(heads, rows, range(2, len(heads))), "</details>"]
 
 
 def _verdict(judgement: Judgement) -> str:
