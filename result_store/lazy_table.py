@@ -24,8 +24,6 @@ GROUP = 1 << 20
 class LazyTable(ABC):
     """The rows of one table, in order.
 
-    Attributes
-    ----------
     num_rows : number of rows.
     """
 

@@ -14,8 +14,6 @@ COLUMNS = ("message", "packet", "packets", "offset", "bytes")
 def missing_runs(message: int, missing: NDArray[np.bool_], nbytes: int, payload: int) -> NDArray[np.int64]:
     """Return the runs of missing packets of one message, int64[runs, COLUMNS].
 
-    Parameters
-    ----------
     missing : bool per packet.
     nbytes, payload : bytes of the message, and of each of its packets but the last.
     """

@@ -121,17 +121,11 @@ def load_result_scenario(
 ) -> tuple[Scenario, list[str]]:
     """Return the scenario of the Result in `folder`, and possible differences of another run, one sentence each.
 
-    Parameters
-    ----------
     overrides : applied as in `load_scenario`.
     digests : returns the digest of every job's trace.
 
-    Raises
-    ------
-    ResultError
-        It has no scenario, was not simulated, or a file or trace that it names has changed.
-    TrustError
-        A module that it names lies in it, and the user does not trust it.
+    Raises ResultError if it has no scenario, was not simulated, or a file or trace that it names has changed.
+    Raises TrustError if a module that it names lies in it, and the user does not trust it.
     """
     summary = _summary(folder)
     path = folder / SCENARIO_FILE

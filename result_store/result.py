@@ -149,12 +149,8 @@ class Result:
     def to_pandas(self, table: str = "messages") -> pandas.DataFrame:
         """Return one of the tables as a pandas DataFrame.
 
-        Raises
-        ------
-        MissingExtraError
-            pandas is not installed.
-        ResultError
-            The table does not exist.
+        Raises MissingExtraError if pandas is not installed.
+        Raises ResultError if the table does not exist.
         """
         if table not in list(TABLES):
             raise ResultError(f"no table {table!r}", "to_pandas(table)", f"one of {', '.join(TABLES)}")

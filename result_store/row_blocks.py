@@ -93,8 +93,6 @@ class RowBlock(NamedTuple):
 class RowBlocks:
     """The rows of one table as they arrive.
 
-    Attributes
-    ----------
     num_rows : number of rows.
     """
 

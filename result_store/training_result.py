@@ -77,8 +77,6 @@ Rows = Sequence[Mapping[str, Any]]
 class TrainingResult:
     """One training run.
 
-    Attributes
-    ----------
     summary : name, policy, label, steps done and total, parameters, versions, command; the measured processor time of
         all
         workers' encoding, of the server, and of the whole training run; `devices` of the steps, in order: `from_step`,
@@ -163,10 +161,7 @@ class TrainingResult:
 
         `more` writes further files into the folder.
 
-        Raises
-        ------
-        OSError
-            It cannot be written.
+        Raises OSError if it cannot be written.
         """
         import pyarrow.parquet
 
@@ -188,10 +183,7 @@ class TrainingResult:
     def read(cls, folder: str | Path) -> TrainingResult:
         """Read a folder written by `write`.
 
-        Raises
-        ------
-        ResultError
-            It is not a training run, or damaged.
+        Raises ResultError if it is not a training run, or damaged.
         """
         import pyarrow
         import pyarrow.parquet

@@ -56,10 +56,7 @@ def mark_caught() -> None:
 def on_signal(number: int, frame: FrameType | None) -> None:
     """Handle SIGINT or SIGTERM: defer it while a `DeferredInterrupt` is active or an import is running.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        Nothing defers it, or it is the second request.
+    Raises KeyboardInterrupt if nothing defers it, or it is the second request.
     """
     global _last_s
     before, _last_s = _last_s, time.monotonic()
@@ -99,8 +96,6 @@ class DeferredInterrupt:
     It acts in the main thread only, and a program's own SIGINT handler stays in place. Nested contexts share the
     request of the outermost one.
 
-    Attributes
-    ----------
     asked : True if an interrupt has been requested.
     """
 

@@ -45,10 +45,7 @@ def paced(model: Model) -> Model:
     Its parameters are matched with the trace's tensors by name, or in order if all have as many elements. Computing
     without gradients, or in evaluation mode, takes no time.
 
-    Raises
-    ------
-    ValueError
-        Its parameters are not the trace's tensors.
+    Raises ValueError if its parameters are not the trace's tensors.
     """
     if timetable := _timetable():
         timetable.pace(model)

@@ -30,8 +30,6 @@ ANSWER_S = 10.0
 def mark(step: int | None = None, **values: float | str) -> None:
     """Note that a step has just ended.
 
-    Parameters
-    ----------
     step : its number; counted from 0 if absent. A mark before the first step is the start of the first one.
     values : further columns, such as the loss: numbers or text.
 

@@ -154,12 +154,8 @@ def refuse_unwritable(path: str | Path, file: bool = False) -> None:
 def new_folder(target: str | Path, kind: type[GradwireError] = ResultError) -> Iterator[Path]:
     """Yield a folder to fill, which then appears at `target`: complete, or not at all.
 
-    Raises
-    ------
-    ResultError
-        Something exists there already.
-    `kind`
-        It cannot be written.
+    Raises ResultError if something exists there already.
+    Raises `kind` if it cannot be written.
     """
     where = require_path(target, "directory", NEW_FOLDER, kind)
     refuse_existing(where)
@@ -234,8 +230,6 @@ Write = Callable[[Path], object]
 def write_output(path: Path, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> SavedOutput:
     """Write computed results to `path`; on failure to a temporary folder, as much of them as fits.
 
-    Parameters
-    ----------
     write : writes everything to a new folder.
     parts : the most valuable parts, by name, to be written one by one if not everything fits.
     """

@@ -15,15 +15,10 @@ from gradwire.scenarios.validation.argument_checks import require_path
 def resumable_folder(folder: str | Path, mark: str, what: str) -> Iterator[Path]:
     """Yield the locked folder, created if missing, for the duration of the work.
 
-    Parameters
-    ----------
     mark : name of its marker file.
     what : its content, as in "a reproduction"; written to the marker file unless that exists.
 
-    Raises
-    ------
-    ResultError
-        It holds something else, cannot be written, or is in use by another program.
+    Raises ResultError if it holds something else, cannot be written, or is in use by another program.
     """
     place = require_path(folder, "out", "a folder", ResultError)
     refuse_other_content(place, mark, what)
@@ -54,10 +49,7 @@ def marker_text(what: str) -> str:
 def created_folder(path: Path, mark: str | None = None) -> Iterator[None]:
     """Create a folder and its parents; remove them again after an error if they are empty, or hold only `mark`.
 
-    Raises
-    ------
-    ResultError
-        It cannot be created.
+    Raises ResultError if it cannot be created.
     """
     created = [each for each in (path, *path.parents) if not each.exists()]
     try:

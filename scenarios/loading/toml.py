@@ -40,10 +40,7 @@ is linear."""
 def read_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text, as `tomllib.loads` does.
 
-    Raises
-    ------
-    tomllib.TOMLDecodeError
-        It is invalid, or has too deeply nested keys or tables, or too many tables.
+    Raises tomllib.TOMLDecodeError if it is invalid, or has too deeply nested keys or tables, or too many tables.
     """
     brackets = 0
     for token in _TOKEN.finditer(text):

@@ -29,11 +29,8 @@ A = TypeVar("A", bound="ScenarioTable")
 def load_user_class(name: str, folder: Path | None, where: str, kind: str = "Class") -> Any:
     """Return the object behind "module:Class"; `where` is the path of the key that names it.
 
-    Raises
-    ------
-    ScenarioError
-        The module or class does not exist or raises an error (with its location and reason), or it lies in a Result
-        that the user has not trusted (`gradwire.scenarios.loading.trust`).
+    Raises ScenarioError if the module or class does not exist or raises an error (with its location and reason), or it
+    lies in a Result that the user has not trusted (`gradwire.scenarios.loading.trust`).
     """
     module_name, _, attribute = name.partition(":")
     expected = f"an importable module:{kind}"
@@ -55,10 +52,7 @@ def _import_module(name: str, folder: Path | None) -> types.ModuleType:
 
     A file is identified by its path and content, so two scenarios may use the same module name for two files.
 
-    Raises
-    ------
-    ImportError
-        It cannot be imported; with the line that failed.
+    Raises ImportError if it cannot be imported; with the line that failed.
     """
     folder = folder or Path.cwd()
     file = module_file(name, folder)
@@ -110,10 +104,7 @@ def validate_user_table(owner: type[A], table: A, where: str = "transport") -> A
 
     The class checks the fields and fills in their defaults; any other table is returned as it is.
 
-    Raises
-    ------
-    ScenarioError
-        With every mistake in it.
+    Raises ScenarioError with every mistake in it.
     """
     if not table.union_tag or not hasattr(owner, "model_validate"):
         return table

@@ -19,10 +19,8 @@ def asked(component: object, function: str, where: str = "", at: str = "") -> It
 
     `where` is the path of the key that names it; `at` describes the call, as in "in step 2 at fc.bias".
 
-    Raises
-    ------
-    ScenarioError
-        The component raised an error; with its file, line and reason. gradwire's own errors pass unchanged.
+    Raises ScenarioError if the component raised an error; with its file, line and reason. gradwire's own errors pass
+    unchanged.
     """
     owner = component if isinstance(component, type) else type(component)
     with user_code(f"{function} of {owner.__name__} stopped" + (f" {at}" if at else ""), class_file(owner), where):
@@ -33,10 +31,7 @@ def asked(component: object, function: str, where: str = "", at: str = "") -> It
 def user_code(what: str, file: str, where: str = "") -> Iterator[None]:
     """Context of user code: `what` begins the message of an error, `file` is the one to report a line of.
 
-    Raises
-    ------
-    ScenarioError
-        As `asked`.
+    Raises ScenarioError as `asked`.
     """
     try:
         yield

@@ -254,8 +254,6 @@ class Scenario(ScenarioTable):
     def with_paths(self, trace: Callable[[str], str], file: Callable[[str], str], modules: Path) -> Scenario:
         """Return the same scenario with other paths.
 
-        Parameters
-        ----------
         trace, file : map the trace of a job, and a file of topology or traffic, to the new path.
         modules : the new folder of user modules.
         """

@@ -35,8 +35,6 @@ MAX_BYTES = 400 << 20
 class CodeBundle:
     """A folder with a bundle.
 
-    Attributes
-    ----------
     root : the folder. `places` : relative paths in it, by their paths on the machine that made it.
     """
 

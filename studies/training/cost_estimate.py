@@ -190,8 +190,6 @@ def _table(run: PlannedRun) -> Training:
 class SettingCost:
     """The cost of a setting of a set of claims.
 
-    Attributes
-    ----------
     runs, kept, begun : runs, of which finished already, and partly done.
     steps : of each, if they are training runs.
     least_s, most_s : processor seconds of one, by variant; None for simulations, which are not timed beforehand.

@@ -65,20 +65,15 @@ def make_predictor(
 ) -> dict[str, Any]:
     """Make a predictor, and return its manifest.
 
-    Parameters
-    ----------
     kind : "mp2" or "wnn".
     out : the file; finished training runs are in a folder beside it, and are reused.
     on_progress : called with (fraction, message).
 
-    Raises
-    ------
-    ScenarioError, TraceError
-        The kind, model or data is unknown, there are fewer than two seeds, or the training runs are too short.
-    ResultError
-        The file is a folder, or cannot be written; or the folder beside it has training runs of another plan.
-    MissingExtraError
-        torch is not installed.
+    Raises ScenarioError, TraceError if the kind, model or data is unknown, there are fewer than two seeds, or the
+    training runs are too short.
+    Raises ResultError if the file is a folder, or cannot be written; or the folder beside it has training runs of
+    another plan.
+    Raises MissingExtraError if torch is not installed.
     """
     try:
         import torch

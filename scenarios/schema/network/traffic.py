@@ -161,19 +161,13 @@ class TrafficTable(FileNamingTable, ABC):
         `where` : the table's path in the scenario, for messages. `hosts` : number of participants, None before the
         network has been read.
 
-        Raises
-        ------
-        ScenarioError
-            A file is missing or damaged; with the lines.
+        Raises ScenarioError if a file is missing or damaged; with the lines.
         """
 
     def check_hosts(self, setting: Any) -> None:
         """Check the hosts in a file once the network has been read; `setting` as for `flows_of`.
 
-        Raises
-        ------
-        ScenarioError
-            The file names hosts that the network does not have; with the lines.
+        Raises ScenarioError if the file names hosts that the network does not have; with the lines.
         """
 
     @abstractmethod
