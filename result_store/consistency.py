@@ -24,10 +24,8 @@ Tables = Mapping[str, "pyarrow.Table"]
 
 
 def check_consistency(summary: Mapping[str, Any], tables: Tables, folder: Path) -> None:
-    """Check tables against each other and against the totals in the summary.
-
-    Raises ResultError if a table is inconsistent; with its first such row, or the two counts.
-    """
+    """Check tables against each other and against the totals in the summary. Raises ResultError if a table is
+    inconsistent; with its first such row, or the two counts."""
     _check_iterations(summary, tables["iterations"], folder / "iterations.parquet")
     is_emulated = _is_emulated(summary)
     _check_messages(tables, folder)

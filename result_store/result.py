@@ -147,11 +147,8 @@ class Result:
         return self.stored_rows(table).parts(columns)
 
     def to_pandas(self, table: str = "messages") -> pandas.DataFrame:
-        """Return one of the tables as a pandas DataFrame.
-
-        Raises MissingExtraError if pandas is not installed.
-        Raises ResultError if the table does not exist.
-        """
+        """Return one of the tables as a pandas DataFrame. Raises MissingExtraError if pandas is not installed. Raises
+        ResultError if the table does not exist."""
         if table not in list(TABLES):
             raise ResultError(f"no table {table!r}", "to_pandas(table)", f"one of {', '.join(TABLES)}")
         return as_pandas(getattr(self, table))

@@ -181,10 +181,7 @@ class TrainingResult:
 
     @classmethod
     def read(cls, folder: str | Path) -> TrainingResult:
-        """Read a folder written by `write`.
-
-        Raises ResultError if it is not a training run, or damaged.
-        """
+        """Read a folder written by `write`. Raises ResultError if it is not a training run, or damaged."""
         import pyarrow
         import pyarrow.parquet
 

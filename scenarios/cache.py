@@ -29,11 +29,9 @@ class UnsafeCacheError(OSError):
 
 
 def private_folder(*below: str) -> Path:
-    """Return a subfolder of the cache; create it and its parents with mode 0700 if missing.
-
-    Raises UnsafeCacheError if it, or a folder above it, belongs to or is writable by another user.
-    Raises OSError if it cannot be created, or its mode cannot be read.
-    """
+    """Return a subfolder of the cache; create it and its parents with mode 0700 if missing. Raises UnsafeCacheError if
+    it, or a folder above it, belongs to or is writable by another user. Raises OSError if it cannot be created, or its
+    mode cannot be read."""
     folder = cache_folder()
     for above in reversed((folder, *folder.parents)):
         if not above.exists():

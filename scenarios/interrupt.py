@@ -54,10 +54,8 @@ def mark_caught() -> None:
 
 
 def on_signal(number: int, frame: FrameType | None) -> None:
-    """Handle SIGINT or SIGTERM: defer it while a `DeferredInterrupt` is active or an import is running.
-
-    Raises KeyboardInterrupt if nothing defers it, or it is the second request.
-    """
+    """Handle SIGINT or SIGTERM: defer it while a `DeferredInterrupt` is active or an import is running. Raises
+    KeyboardInterrupt if nothing defers it, or it is the second request."""
     global _last_s
     before, _last_s = _last_s, time.monotonic()
     received_signals.append(number)

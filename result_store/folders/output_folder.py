@@ -152,11 +152,8 @@ def refuse_unwritable(path: str | Path, file: bool = False) -> None:
 
 @contextmanager
 def new_folder(target: str | Path, kind: type[GradwireError] = ResultError) -> Iterator[Path]:
-    """Yield a folder to fill, which then appears at `target`: complete, or not at all.
-
-    Raises ResultError if something exists there already.
-    Raises `kind` if it cannot be written.
-    """
+    """Yield a folder to fill, which then appears at `target`: complete, or not at all. Raises ResultError if something
+    exists there already. Raises `kind` if it cannot be written."""
     where = require_path(target, "directory", NEW_FOLDER, kind)
     refuse_existing(where)
     try:

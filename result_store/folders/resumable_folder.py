@@ -47,10 +47,8 @@ def marker_text(what: str) -> str:
 
 @contextmanager
 def created_folder(path: Path, mark: str | None = None) -> Iterator[None]:
-    """Create a folder and its parents; remove them again after an error if they are empty, or hold only `mark`.
-
-    Raises ResultError if it cannot be created.
-    """
+    """Create a folder and its parents; remove them again after an error if they are empty, or hold only `mark`. Raises
+    ResultError if it cannot be created."""
     created = [each for each in (path, *path.parents) if not each.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)

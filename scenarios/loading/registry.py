@@ -53,11 +53,8 @@ COMPONENT_PACKAGES: Mapping[str, str] = {
 
 @functools.cache
 def components(table: str) -> Mapping[str, type[Any]]:
-    """Return every component of a key of `COMPONENT_PACKAGES` by kind, sorted alphabetically.
-
-    Raises ScenarioError if two have the same kind, one is incomplete, or a file raises an error; with location and
-    reason.
-    """
+    """Return every component of a key of `COMPONENT_PACKAGES` by kind, sorted alphabetically. Raises ScenarioError if
+    two have the same kind, one is incomplete, or a file raises an error; with location and reason."""
     by_kind: dict[str, type[Any]] = {}
     for name, path in _modules(table).items():
         if not DECLARES_KIND.search(path.read_text(encoding="utf-8")):

@@ -38,10 +38,8 @@ is linear."""
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text, as `tomllib.loads` does.
-
-    Raises tomllib.TOMLDecodeError if it is invalid, or has too deeply nested keys or tables, or too many tables.
-    """
+    """Return the tables of a TOML text, as `tomllib.loads` does. Raises tomllib.TOMLDecodeError if it is invalid, or
+    has too deeply nested keys or tables, or too many tables."""
     brackets = 0
     for token in _TOKEN.finditer(text):
         key = token["key"] or ""

@@ -27,11 +27,9 @@ A = TypeVar("A", bound="ScenarioTable")
 
 
 def load_user_class(name: str, folder: Path | None, where: str, kind: str = "Class") -> Any:
-    """Return the object behind "module:Class"; `where` is the path of the key that names it.
-
-    Raises ScenarioError if the module or class does not exist or raises an error (with its location and reason), or it
-    lies in a Result that the user has not trusted (`gradwire.scenarios.loading.trust`).
-    """
+    """Return the object behind "module:Class"; `where` is the path of the key that names it. Raises ScenarioError if
+    the module or class does not exist or raises an error (with its location and reason), or it lies in a Result that
+    the user has not trusted (`gradwire.scenarios.loading.trust`)."""
     module_name, _, attribute = name.partition(":")
     expected = f"an importable module:{kind}"
     if folder is not None and not folder.is_dir():

@@ -29,10 +29,8 @@ def asked(component: object, function: str, where: str = "", at: str = "") -> It
 
 @contextmanager
 def user_code(what: str, file: str, where: str = "") -> Iterator[None]:
-    """Context of user code: `what` begins the message of an error, `file` is the one to report a line of.
-
-    Raises ScenarioError as `asked`.
-    """
+    """Context of user code: `what` begins the message of an error, `file` is the one to report a line of. Raises
+    ScenarioError as `asked`."""
     try:
         yield
     except (GradwireError, MemoryError, KeyboardInterrupt, GeneratorExit):

@@ -165,10 +165,8 @@ class TrafficTable(FileNamingTable, ABC):
         """
 
     def check_hosts(self, setting: Any) -> None:
-        """Check the hosts in a file once the network has been read; `setting` as for `flows_of`.
-
-        Raises ScenarioError if the file names hosts that the network does not have; with the lines.
-        """
+        """Check the hosts in a file once the network has been read; `setting` as for `flows_of`. Raises ScenarioError
+        if the file names hosts that the network does not have; with the lines."""
 
     @abstractmethod
     def flows_of(self, setting: Any) -> Iterator[Any]:

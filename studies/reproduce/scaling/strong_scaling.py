@@ -60,10 +60,8 @@ class StrongScaling:
         return self.alone_ps(over_cores) / self.iteration_ps(nodes)
 
     def calibrated(self, nodes: int, speed_up: float) -> Node:
-        """Return the node with the serial share at which `nodes` nodes are that many times faster than one core.
-
-        Raises `ScenarioError` if no share does that.
-        """
+        """Return the node with the serial share at which `nodes` nodes are that many times faster than one core. Raises
+        `ScenarioError` if no share does that."""
 
         def at(share: float) -> float:
             return replace(self, node=replace(self.node, serial_share=share)).speed_up(nodes, over_cores=1)

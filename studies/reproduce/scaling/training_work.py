@@ -42,10 +42,8 @@ class TrainingWork:
 
 
 def training_work(model: str, size: int) -> TrainingWork:
-    """Return the work of training a built-in image model on pictures of `size` pixels a side.
-
-    Raises `ScenarioError` if the model does not take such pictures.
-    """
+    """Return the work of training a built-in image model on pictures of `size` pixels a side. Raises `ScenarioError` if
+    the model does not take such pictures."""
     import torch
     from torch import nn
 
