@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -36,124 +37,98 @@ Figures = dict[str, dict[str, float]]
 NO_DATA: Mapping[str, str] = MappingProxyType({})
 SIMULATED, EMULATED = "sim", "emu"
 """Worlds that claims are judged by."""
+MARK = "reproduction.txt"
 
 
-def reproduce(
-    names: Sequence[str],
-    out: Path,
-    *,
-    claims: Sequence[str] = (),
-    full: bool = False,
-    seeds: int | None = None,
-    jobs: int = 1,
-    data: Mapping[str, str] = NO_DATA,
-    device: str = "cpu",
-    world: str = SIMULATED,
-    on_progress: OnProgress = lambda share, words: None,
-) -> list[Judgement]:
-    """Run what the claims of some sets need, judge them, and write figures, page.html and claims.json to `out`.
+@dataclass(frozen=True)
+class Reproduction:
+    """What is reproduced, and how.
 
     names : of `gradwire.studies.reproduce.SETS`. `claims` : ids of the chosen ones; all if empty.
     out : folder of the Results and the page; an earlier reproduction in it is resumed.
-    full : include the settings that take long. `jobs` : processes at a time.
+    full : include the settings that take long.
     seeds : number of seeds; by default 3 for simulations and 5 for training.
     data : for training, locations of "pictures" and "text". `device` : to compute on, as `training.device`.
     world : "sim"; or "emu": settings that fit the testbed run there in virtual time, beside a simulation of the same,
         and claims are judged by that.
-
-    Raises `ScenarioError` if a set, claim or device does not exist, data are missing, or no claim fits the testbed.
-    Raises `ResultError` if `out` holds something else, or cannot be written.
     """
-    from gradwire.studies.reproduce.run_plan import all_runs
-    from gradwire.studies.reproduce.run_store import RunStore
-    from gradwire.studies.reproduce.verdicts import judge, judge_testbed
 
-    chosen, plans, seeds = _plans(names, claims, full, seeds, data, device, world)
-    with resumable_folder(out, MARK, "a reproduction"):
-        figures = _results(all_runs(plans), RunStore(out), jobs, on_progress, full)
-        decide = judge if world == SIMULATED else judge_testbed
-        judgements = [decide(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
-        options = [*(f"--claim {claim}" for claim in claims), *(["--full"] if full else []), f"--seeds {seeds}"]
-        options += [f"--world {world}"] if world != SIMULATED else []
-        options += [f"--{key} {path}" for key, path in data.items()]
-        options += [f"--device {device}"] if device != "cpu" else []
-        _write(
-            out,
-            ", ".join(names),
-            judgements,
-            " ".join(["gradwire reproduce", *names, *options]),
-            seeds,
-            _ground(plans, device, seeds),
-        )
-    return judgements
+    names: Sequence[str]
+    out: Path
+    claims: Sequence[str] = ()
+    full: bool = False
+    seeds: int | None = None
+    data: Mapping[str, str] = NO_DATA
+    device: str = "cpu"
+    world: str = SIMULATED
 
+    def run(self, jobs: int = 1, on_progress: OnProgress = lambda share, words: None) -> list[Judgement]:
+        """Run what the claims need, `jobs` processes at a time, judge them, and write figures, page.html and
+        claims.json.
 
-MARK = "reproduction.txt"
+        Raises `ScenarioError` if a set, claim or device does not exist, data are missing, or no claim fits the testbed.
+        Raises `ResultError` if `out` holds something else, or cannot be written.
+        """
+        from gradwire.studies.reproduce.run_plan import all_runs
+        from gradwire.studies.reproduce.run_store import RunStore
+        from gradwire.studies.reproduce.verdicts import judge, judge_testbed
 
+        chosen, plans, seeds = self._plans()
+        with resumable_folder(self.out, MARK, "a reproduction"):
+            figures = _results(all_runs(plans), RunStore(self.out), jobs, on_progress, self.full)
+            decide = judge if self.world == SIMULATED else judge_testbed
+            judgements = [decide(claim, plan, figures) for claim, plan in zip(chosen, plans, strict=True)]
+            options = [*(f"--claim {claim}" for claim in self.claims), *(["--full"] if self.full else [])]
+            options += [f"--seeds {seeds}", *([f"--world {self.world}"] if self.world != SIMULATED else [])]
+            options += [f"--{key} {path}" for key, path in self.data.items()]
+            options += [f"--device {self.device}"] if self.device != "cpu" else []
+            how = " ".join(["gradwire reproduce", *self.names, *options])
+            _write(self.out, ", ".join(self.names), judgements, how, seeds, _ground(plans, self.device, seeds))
+        return judgements
 
-def listing(
-    names: Sequence[str],
-    out: Path,
-    *,
-    claims: Sequence[str] = (),
-    full: bool = False,
-    seeds: int | None = None,
-    data: Mapping[str, str] = NO_DATA,
-    device: str = "cpu",
-    world: str = SIMULATED,
-    on_progress: OnProgress = lambda share, words: None,
-) -> list[SettingCost]:
-    """Estimate what `reproduce` would run, by setting: how much is in `out` already, and the time for the rest.
+    def costs(self, on_progress: OnProgress = lambda share, words: None) -> list[SettingCost]:
+        """Estimate what `run` would run, by setting: how much is in `out` already, and the time for the rest.
 
-    Only some steps of each kind of training are run, to time them, and nothing is written. Missing data count as
-    present.
+        Only some steps of each kind of training are run, to time them, and nothing is written. Missing data count as
+        present. Raises `ScenarioError` if the set or claim does not exist.
+        """
+        from gradwire.studies.reproduce.run_plan import all_runs
+        from gradwire.studies.reproduce.run_store import RunStore
+        from gradwire.studies.training.cost_estimate import costs_by_setting, estimate_costs
 
-    Raises `ScenarioError` if the set or claim does not exist.
-    """
-    from gradwire.studies.reproduce.run_plan import all_runs
-    from gradwire.studies.reproduce.run_store import RunStore
-    from gradwire.studies.training.cost_estimate import costs_by_setting, estimate_costs
+        placeholders = {"pictures": "synthetic", "text": "synthetic"}
+        _, plans, _ = replace(self, data={**placeholders, **self.data})._plans()
+        runs, store = all_runs(plans), RunStore(self.out)
+        shares = {run.key: store.share(run.key) for run in runs}
+        return costs_by_setting(runs, shares, estimate_costs(runs, on_progress))
 
-    placeholders = {"pictures": "synthetic", "text": "synthetic"}
-    _, plans, _ = _plans(names, claims, full, seeds, {**placeholders, **data}, device, world)
-    runs, store = all_runs(plans), RunStore(out)
-    return costs_by_setting(runs, {run.key: store.share(run.key) for run in runs}, estimate_costs(runs, on_progress))
+    def _plans(self) -> tuple[list[Claim], list[list[PlannedRun]], int]:
+        """Return (chosen claims, runs of each, number of seeds). On the testbed claims without runs are left out."""
+        from gradwire.studies.reproduce import TRAINING_SETS, claims_of
+        from gradwire.studies.reproduce.run_plan import runs_of_claim, testbed_runs
+        from gradwire.studies.reproduce.verdicts import claim_on_testbed
+        from gradwire.studies.training.run import auto_device, check_trainings
 
-
-def _plans(
-    names: Sequence[str],
-    claims: Sequence[str],
-    full: bool,
-    seeds: int | None,
-    data: Mapping[str, str],
-    device: str,
-    world: str,
-) -> tuple[list[Claim], list[list[PlannedRun]], int]:
-    """Return (chosen claims, runs of each, number of seeds). On the testbed claims without runs are left out."""
-    from gradwire.studies.reproduce import TRAINING_SETS, claims_of
-    from gradwire.studies.reproduce.run_plan import runs_of_claim, testbed_runs
-    from gradwire.studies.reproduce.verdicts import claim_on_testbed
-    from gradwire.studies.training.run import auto_device, check_trainings
-
-    chosen = claims_of(names, claims)
-    seeds = seeds or (5 if any(name in TRAINING_SETS for name in names) else 3)
-    if world == EMULATED:
-        for value, option in ((device != "cpu", "--device"), (bool(data), "--pictures and --text")):
-            if value:
-                raise ScenarioError("has no effect: nothing is trained with --world emu", option, "no such option")
-        planned = [(claim, testbed_runs(claim, seeds, full)) for claim in chosen]
-        emulated = [(claim_on_testbed(claim, plan), plan) for claim, plan in planned]
-        emulated = [(claim, plan) for claim, plan in emulated if claim.expects]
-        if not emulated:
-            expected = "S1, S3, S8, S9 or S10 of dlcp, or M2 of mlt"
-            raise ScenarioError("none of the claims fits the testbed", "--world emu", expected)
-        return [claim for claim, _ in emulated], [plan for _, plan in emulated], seeds
-    device = device if device != "auto" else auto_device()  # part of a training run's key
-    plans = [runs_of_claim(claim, seeds, full, data, device) for claim in chosen]
-    if device != "cpu" and not any(run.trained for plan in plans for run in plan):
-        raise ScenarioError(f"{device} has no effect: {', '.join(names)} only simulates", "--device", "no --device")
-    check_trainings(run.scenario for plan in plans for run in plan)
-    return chosen, plans, seeds
+        names, full, data, device = self.names, self.full, self.data, self.device
+        chosen = claims_of(names, self.claims)
+        seeds = self.seeds or (5 if any(name in TRAINING_SETS for name in names) else 3)
+        if self.world == EMULATED:
+            for value, option in ((device != "cpu", "--device"), (bool(data), "--pictures and --text")):
+                if value:
+                    raise ScenarioError("has no effect: nothing is trained with --world emu", option, "no such option")
+            planned = [(claim, testbed_runs(claim, seeds, full)) for claim in chosen]
+            emulated = [(claim_on_testbed(claim, plan), plan) for claim, plan in planned]
+            emulated = [(claim, plan) for claim, plan in emulated if claim.expects]
+            if not emulated:
+                expected = "S1, S3, S8, S9 or S10 of dlcp, or M2 of mlt"
+                raise ScenarioError("none of the claims fits the testbed", "--world emu", expected)
+            return [claim for claim, _ in emulated], [plan for _, plan in emulated], seeds
+        device = device if device != "auto" else auto_device()  # part of a training run's key
+        plans = [runs_of_claim(claim, seeds, full, data, device) for claim in chosen]
+        if device != "cpu" and not any(run.trained for plan in plans for run in plan):
+            raise ScenarioError(f"{device} has no effect: {', '.join(names)} only simulates", "--device", "no --device")
+        check_trainings(run.scenario for plan in plans for run in plan)
+        return chosen, plans, seeds
 
 
 def _results(runs: Sequence[PlannedRun], store: RunStore, jobs: int, on_progress: OnProgress, full: bool) -> Figures:

@@ -7,12 +7,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradwire.cli.options import Device, Json, complete_from
 from gradwire.cli.terminal import for_people, progress
+
+if TYPE_CHECKING:
+    from gradwire.studies.reproduce.runner import Reproduction
 
 
 @for_people
@@ -60,29 +63,19 @@ def cmd_reproduce(
     claim that is not reproduced is not an error."""
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.studies.parallel.process_pool import cores
-    from gradwire.studies.reproduce.runner import reproduce
+    from gradwire.studies.reproduce.runner import Reproduction
 
     if world not in ("sim", "emu"):
         raise ScenarioError(f'"{world}" is no world', "--world", "sim, or emu")
     output_dir = out or Path("results") / f"reproduce-{'-'.join([*sets, *(['testbed'] if world == 'emu' else [])])}"
     jobs = jobs or (cores() if device is None else 1)
     data = {key: value for key, value in (("pictures", pictures), ("text", text)) if value is not None}
+    reproduction = Reproduction(sets, output_dir, claim or (), full, seeds, data, device or "cpu", world)
     if only_list:
-        _list(sets, output_dir, claim or [], full, seeds, jobs, data, device or "cpu", world, as_json)
+        _list(reproduction, jobs, as_json)
         return
     with progress(f"reproduce {' '.join(sets)}", as_json) as show:
-        judgements = reproduce(
-            sets,
-            output_dir,
-            claims=claim or (),
-            full=full,
-            seeds=seeds,
-            jobs=jobs,
-            data=data,
-            device=device or "cpu",
-            world=world,
-            on_progress=show,
-        )
+        judgements = reproduction.run(jobs, show)
     if as_json:
         from gradwire.studies.reproduce.claims_page import as_dict
 
@@ -100,35 +93,13 @@ def cmd_reproduce(
     typer.echo(f"\npage and plots: {output_dir}/page.html")
 
 
-def _list(
-    names: list[str],
-    output_dir: Path,
-    claims: list[str],
-    full: bool,
-    seeds: int | None,
-    jobs: int,
-    data: dict[str, str],
-    device: str,
-    world: str,
-    as_json: bool,
-) -> None:
+def _list(reproduction: Reproduction, jobs: int, as_json: bool) -> None:
     """Print the planned runs, as a table or as JSON."""
     from gradwire.analysis.comparison.tables import Grid, print_grid
     from gradwire.scenarios.readable import wall_text
-    from gradwire.studies.reproduce.runner import listing
 
-    with progress(f"reproduce {' '.join(names)} --list", as_json) as show:
-        rows = listing(
-            names,
-            output_dir,
-            claims=claims,
-            full=full,
-            seeds=seeds,
-            data=data,
-            device=device,
-            world=world,
-            on_progress=show,
-        )
+    with progress(f"reproduce {' '.join(reproduction.names)} --list", as_json) as show:
+        rows = reproduction.costs(show)
     runs, done = sum(row.runs for row in rows), sum(row.kept for row in rows)
     left = [row.left_s for row in rows if row.left_s is not None]
     if as_json:
@@ -136,19 +107,11 @@ def _list(
         typer.echo(json.dumps({**whole, "settings": [asdict(row) for row in rows]}))
         return
     head = ["setting", "runs", "done", "started", "steps", "time per run", "left"]
-    lines = [
-        [
-            row.setting,
-            f"{row.runs}",
-            f"{row.kept}",
-            f"{row.begun}",
-            f"{row.steps:,}" if row.steps else "",
-            _range(row.least_s, row.most_s),
-            _left(row.left_s),
-        ]
-        for row in rows
-    ]
-    print_grid(Grid(f"{', '.join(names)}: {runs} runs, {done} done", head, lines))
+    lines = []
+    for row in rows:
+        counts = [f"{row.runs}", f"{row.kept}", f"{row.begun}", f"{row.steps:,}" if row.steps else ""]
+        lines.append([row.setting, *counts, _range(row.least_s, row.most_s), _left(row.left_s)])
+    print_grid(Grid(f"{', '.join(reproduction.names)}: {runs} runs, {done} done", head, lines))
     if not left:
         typer.echo("Simulations are not timed beforehand; each takes seconds to minutes.")
         return

@@ -289,20 +289,20 @@ def test_repeated_reproduction_simulates_missing_runs_only(tmp_path: Path, monke
     simulated = door._simulated
     monkeypatch.setattr(door, "_simulated", lambda scenario, place: (made.append(place), simulated(scenario, place))[1])
     out = tmp_path / "out"
-    (judged,) = door.reproduce(["dlcp"], out, seeds=2)
+    (judged,) = door.Reproduction(["dlcp"], out, seeds=2).run()
     assert len(made) == 4 and judged.verdict == SHOWN
     assert {"page.html", "claims.json", "T1.png", "runs"} <= {path.name for path in out.iterdir()}
     shutil.rmtree(made[1])
-    (again,) = door.reproduce(["dlcp"], out, seeds=2)
+    (again,) = door.Reproduction(["dlcp"], out, seeds=2).run()
     assert made[4:] == [made[1]] and again.figures == judged.figures
 
 
 def test_reproduce_refuses_an_unrelated_folder(tmp_path: Path) -> None:
-    from gradwire.studies.reproduce.runner import reproduce
+    from gradwire.studies.reproduce.runner import Reproduction
 
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(ResultError, match="does not hold a reproduction"):
-        reproduce(["dlcp"], tmp_path, claims=["S2"])
+        Reproduction(["dlcp"], tmp_path, claims=["S2"]).run()
 
 
 def test_times_of_lee_claims_follow_from_the_node_model() -> None:

@@ -278,14 +278,10 @@ def test_repeated_reproduction_trains_missing_runs_only(tmp_path: Path, monkeypa
     trained = door._trained
     monkeypatch.setattr(door, "_trained", lambda scenario, place: (made.append(place), trained(scenario, place))[1])
     heard: list[str] = []
-    again: Any = {
-        "seeds": 2,
-        "data": {"pictures": "synthetic"},
-        "on_progress": lambda share, words: heard.append(words),
-    }
-    (judged,) = door.reproduce(["tolerance"], tmp_path / "out", **again)
+    reproduction = door.Reproduction(["tolerance"], tmp_path / "out", seeds=2, data={"pictures": "synthetic"})
+    (judged,) = reproduction.run(on_progress=lambda share, words: heard.append(words))
     assert len(made) == 6 and judged.verdict == SHOWN and not any("compiling" in each for each in heard)
     assert "--pictures synthetic" in (tmp_path / "out" / "page.html").read_text()
     shutil.rmtree(made[3])
-    (second,) = door.reproduce(["tolerance"], tmp_path / "out", **again)
+    (second,) = reproduction.run()
     assert made[6:] == [made[3]] and second.figures == judged.figures

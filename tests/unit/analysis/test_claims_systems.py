@@ -297,7 +297,7 @@ def test_step_times_are_stored_and_only_missing_runs_are_repeated(
         step_time_model, "synchronous_step_times",
         lambda scenario, pushed, pulled, rates, computing: (asked.append((pushed, pulled)), dict.fromkeys(rates, 7 * MS))[1],
     )  # fmt: skip
-    (first,) = door.reproduce(["mp2"], tmp_path / "out", seeds=1)
+    (first,) = door.Reproduction(["mp2"], tmp_path / "out", seeds=1).run()
     assert len(asked) == 2 and (4 * 75_290, 4 * 75_290) in asked
     figures = first.figures["tiny", "slimdp", 1]
     assert (
@@ -306,5 +306,5 @@ def test_step_times_are_stored_and_only_missing_runs_are_repeated(
     kept = sorted((tmp_path / "out" / "runs").glob(f"*/{PRICES}"))
     assert len(kept) == 2 and json.loads(kept[0].read_text()) == {"5ms": {"1Gbps": 7 * MS}}
     shutil.rmtree(kept[0].parent)
-    door.reproduce(["mp2"], tmp_path / "out", seeds=1)
+    door.Reproduction(["mp2"], tmp_path / "out", seeds=1).run()
     assert len(asked) == 3 and kept[0].is_file()

@@ -71,13 +71,12 @@ def test_listing_leaves_the_output_directory_unchanged(tmp_path: Path, monkeypat
     """A listing counts begun runs by their steps and damaged runs as missing."""
     monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda name, chosen: [CLAIM])
     monkeypatch.setattr(door, "_time_steps", lambda run, read: TrainingCost(1.0, 0.0, 0.0))
-    asked: Any = {"full": True, "seeds": 1}
     out = tmp_path / "out"
-    before = reproductions.listing(["tolerance"], out, **asked)
+    before = reproductions.Reproduction(["tolerance"], out, full=True, seeds=1).costs()
     assert not out.exists() and [(row.setting, row.runs, row.kept, row.steps, row.left_s) for row in before] == [
         ("long", 2, 0, 9, 18.0), ("short", 2, 0, 6, 12.0),
     ]  # fmt: skip
-    reproductions.reproduce(["tolerance"], out, seeds=1)
+    reproductions.Reproduction(["tolerance"], out, seeds=1).run()
     store, runs = RunStore(out), all_runs([runs_of_claim(CLAIM, 1, True)])
     begun, done = (
         next(run for run in runs if run.setting == name and run.policy == "p0.3") for name in ("long", "short")
@@ -86,7 +85,7 @@ def test_listing_leaves_the_output_directory_unchanged(tmp_path: Path, monkeypat
         reproductions._one(begun, store)
     (store.place(done.key) / "training.json").write_text("no")
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    after = {row.setting: row for row in reproductions.listing(["tolerance"], out, **asked)}
+    after = {row.setting: row for row in reproductions.Reproduction(["tolerance"], out, full=True, seeds=1).costs()}
     assert files == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert (after["long"].kept, after["long"].begun, after["long"].left_s) == (0, 1, pytest.approx(9 + 9 * 5 / 9))
     assert (after["short"].kept, after["short"].begun, after["short"].left_s) == (1, 0, 6.0)
@@ -116,13 +115,8 @@ def test_full_reproduction_starts_with_the_shortest_runs(tmp_path: Path, monkeyp
     made, heard = [], []
     one = reproductions._one
     monkeypatch.setattr(reproductions, "_one", lambda run, store: (made.append(run.setting), one(run, store))[1])
-    reproductions.reproduce(
-        ["tolerance"],
-        tmp_path / "out",
-        full=True,
-        seeds=1,
-        on_progress=lambda share, words: heard.append((share, words)),
-    )
+    reproduction = reproductions.Reproduction(["tolerance"], tmp_path / "out", full=True, seeds=1)
+    reproduction.run(on_progress=lambda share, words: heard.append((share, words)))
     assert made == ["short", "short", "long", "long"]
     shares = [share for share, words in heard if "runs" in words and "timing" not in words]
     assert shares == pytest.approx([0, 6 / 30, 12 / 30, 21 / 30, 1])

@@ -125,7 +125,7 @@ def test_reproduction_on_sockets_judges_by_them(tmp_path: Path, monkeypatch: pyt
     from gradwire.studies.reproduce import runner
 
     monkeypatch.setattr("gradwire.studies.reproduce.claims_of", lambda names, chosen: [claim_of(FAST)])
-    (judged,) = runner.reproduce(["dlcp"], tmp_path / "out", seeds=1, world="emu")
+    (judged,) = runner.Reproduction(["dlcp"], tmp_path / "out", seeds=1, world="emu").run()
     assert set(judged.figures) == {("s", "dlcp", 1), ("s", "dctcp-10ms", 1)}
     (first, *_) = agreements(judged)
     assert abs(first.difference) < 0.05, first
