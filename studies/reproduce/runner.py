@@ -17,19 +17,26 @@ from typing import TYPE_CHECKING
 
 from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.folders.resumable_folder import resumable_folder
+from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.schema.job.training import Training
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.studies.eta import RemainingTime
 from gradwire.studies.parallel.process_pool import Task, completed
+from gradwire.studies.parallel.side_by_side import simulate_into
+from gradwire.studies.reproduce import TRAINING_SETS
+from gradwire.studies.reproduce.claim import Claim
+from gradwire.studies.reproduce.measures import costs
+from gradwire.studies.reproduce.policies import POLICIES
+from gradwire.studies.reproduce.run_plan import PlannedRun, all_runs, runs_of_claim, testbed_runs
+from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.reproduce.verdicts import Judgement, claim_on_testbed, judge, judge_testbed
+from gradwire.studies.training.cost_estimate import SettingCost, costs_by_setting, estimate_costs
+from gradwire.studies.training.run import auto_device, check_trainings, train
+from gradwire.studies.training.step_time_model import cached_step_times
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.job.training import Training
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.studies.reproduce.claim import Claim
-    from gradwire.studies.reproduce.run_plan import PlannedRun
-    from gradwire.studies.reproduce.run_store import RunStore
-    from gradwire.studies.reproduce.verdicts import Judgement
-    from gradwire.studies.training.cost_estimate import SettingCost
     from gradwire.training.data import Images, Text
 
 OnProgress = Callable[[float, str], None]
@@ -69,9 +76,6 @@ class Reproduction:
         Raises `ScenarioError` if a set, claim or device does not exist, data are missing, or no claim fits the testbed.
         Raises `ResultError` if `out` holds something else, or cannot be written.
         """
-        from gradwire.studies.reproduce.run_plan import all_runs
-        from gradwire.studies.reproduce.run_store import RunStore
-        from gradwire.studies.reproduce.verdicts import judge, judge_testbed
 
         chosen, plans, seeds = self._plans()
         with resumable_folder(self.out, MARK, "a reproduction"):
@@ -92,9 +96,6 @@ class Reproduction:
         Only some steps of each kind of training are run, to time them, and nothing is written. Missing data count as
         present. Raises `ScenarioError` if the set or claim does not exist.
         """
-        from gradwire.studies.reproduce.run_plan import all_runs
-        from gradwire.studies.reproduce.run_store import RunStore
-        from gradwire.studies.training.cost_estimate import costs_by_setting, estimate_costs
 
         placeholders = {"pictures": "synthetic", "text": "synthetic"}
         _, plans, _ = replace(self, data={**placeholders, **self.data})._plans()
@@ -104,10 +105,7 @@ class Reproduction:
 
     def _plans(self) -> tuple[list[Claim], list[list[PlannedRun]], int]:
         """Return (chosen claims, runs of each, number of seeds). On the testbed claims without runs are left out."""
-        from gradwire.studies.reproduce import TRAINING_SETS, claims_of
-        from gradwire.studies.reproduce.run_plan import runs_of_claim, testbed_runs
-        from gradwire.studies.reproduce.verdicts import claim_on_testbed
-        from gradwire.studies.training.run import auto_device, check_trainings
+        from gradwire.studies.reproduce import claims_of
 
         names, full, data, device = self.names, self.full, self.data, self.device
         chosen = claims_of(names, self.claims)
@@ -135,7 +133,6 @@ def _results(runs: Sequence[PlannedRun], store: RunStore, jobs: int, on_progress
     """Return the measures of all runs by key, after simulating those without a stored Result. In a full reproduction
     training runs differ by hours: they are timed first and run shortest first, so that most of them are done if it is
     stopped."""
-    from gradwire.studies.training.cost_estimate import estimate_costs
 
     measures_by_key: Figures = {}
     for run in runs:
@@ -189,9 +186,6 @@ def _figures(run: PlannedRun, store: RunStore) -> dict[str, float] | None:
     measures = store.figures(run.key)
     if measures is None or not (run.target or run.rates):
         return measures
-    from gradwire.result_store.training_result import TrainingResult
-    from gradwire.studies.reproduce.measures import costs
-    from gradwire.studies.training.step_time_model import cached_step_times
 
     folder = store.place(run.key)
     step_ps = cached_step_times(folder, run.scenario, run.rates, run.computing) if run.rates else {}
@@ -233,7 +227,6 @@ def _emulated(scenario: Scenario, folder: Path) -> None:
 
 def _simulated(scenario: Scenario, folder: Path) -> None:
     """Simulate and store the Result; a Result of the same run from another process is equally valid."""
-    from gradwire.studies.parallel.side_by_side import simulate_into
 
     try:
         simulate_into(scenario, folder)
@@ -244,7 +237,6 @@ def _simulated(scenario: Scenario, folder: Path) -> None:
 
 def _trained(scenario: Scenario, folder: Path) -> None:
     """Train and store the result, resuming an earlier process."""
-    from gradwire.studies.training.run import train
 
     assert scenario.training is not None
     train(scenario, folder, data=_data_of(scenario.training))
@@ -266,8 +258,6 @@ def _data_of(table: Training) -> Images | Text:
 
 def _ground(plans: Sequence[Sequence[PlannedRun]], device: str, seeds: int) -> Json:
     """Return the basis of all figures (`gradwire.studies.reproduce.claims_page.basis_text`)."""
-    from gradwire.studies.reproduce.policies import POLICIES
-    from gradwire.studies.training.run import auto_device
 
     runs = [run for plan in plans for run in plan]
     emulated = "kernel and sockets in virtual time" if any(run.is_emulated for run in runs) else ""
