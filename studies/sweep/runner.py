@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.result_store.folders.resumable_folder import refuse_other_content, resumable_folder
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError, ScenarioNote
 from gradwire.scenarios.interrupt import defer_interrupt
+from gradwire.scenarios.loading.toml import read_toml, write_toml
+from gradwire.scenarios.readable import wall_text
 from gradwire.scenarios.validation.argument_checks import (
     require_integer,
     require_one_of,
@@ -26,6 +28,7 @@ from gradwire.scenarios.validation.argument_checks import (
     require_positive,
     wrong_type_error,
 )
+from gradwire.scenarios.validation.effect import keys_without_effect_in_runs
 from gradwire.studies.notebook import heard
 from gradwire.studies.parallel.process_pool import (
     Task,
@@ -36,12 +39,12 @@ from gradwire.studies.parallel.process_pool import (
     run_tasks,
 )
 from gradwire.studies.parallel.sweep_worker import measure, measure_and_store
-
-if TYPE_CHECKING:
-    from gradwire.studies.sweep.outcome import Sweep
-    from gradwire.studies.sweep.point_store import PointStore, Record
-    from gradwire.studies.sweep.points import Point
-    from gradwire.studies.sweep.schema import SweepFile
+from gradwire.studies.sweep.checks import check_sweep
+from gradwire.studies.sweep.outcome import Sweep
+from gradwire.studies.sweep.point_store import PointStore, Record
+from gradwire.studies.sweep.points import Point, distinct_points, points_of
+from gradwire.studies.sweep.schema import SweepFile, build_sweep, load_sweep
+from gradwire.studies.sweep.stored_sweep import with_absolute_sweep_paths, write_declaration
 
 OnProgress = Callable[[float, str], object]
 MARK, WHAT = "sweep.txt", "a sweep"
@@ -89,8 +92,6 @@ def sweep(
     Raises `MissingExtraError` if Ray is not installed.
     Raises `KeyboardInterrupt` on Ctrl-C; everything done so far is kept and is in tables and plots.
     """
-    from gradwire.studies.sweep.stored_sweep import write_declaration
-
     options = _options(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
     declared, folder, text = _declared(source)
     points = _points(declared, folder)
@@ -147,8 +148,6 @@ def plan_sweep(
         compiled = f"engines: {len(engines)}, {missing} to be compiled"
         lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; {compiled}")
         if (seconds := run.costs.left_s(run.left, run.jobs)) is not None:
-            from gradwire.scenarios.readable import wall_text
-
             lines.append(f"about {wall_text(seconds)}, estimated from finished runs")
     return outcome, lines
 
@@ -193,10 +192,6 @@ def _options(engine: Any, jobs: Any, address: Any, retry_failed: bool, fail_fast
 
 def _declared(source: Any) -> tuple[SweepFile, Path, str]:
     """Return a sweep, the folder of its relative names, and its text with absolute names."""
-    from gradwire.scenarios.loading.toml import read_toml, write_toml
-    from gradwire.studies.sweep.schema import build_sweep, load_sweep
-    from gradwire.studies.sweep.stored_sweep import with_absolute_sweep_paths
-
     if isinstance(source, Mapping):
         file = build_sweep(source)
         return file, Path.cwd(), write_toml(with_absolute_sweep_paths(source, Path.cwd()))
@@ -210,10 +205,7 @@ def _declared(source: Any) -> tuple[SweepFile, Path, str]:
 
 def _points(declared: SweepFile, folder: Path) -> list[Point]:
     """Return the points after checking that they can be simulated, measured and plotted."""
-    from gradwire.scenarios.validation.effect import keys_without_effect_in_runs
     from gradwire.sim.simulate import check_simulated
-    from gradwire.studies.sweep.checks import check_sweep
-    from gradwire.studies.sweep.points import points_of
 
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -250,9 +242,6 @@ class _Run:
         cls, declared: SweepFile, points: list[Point], output_dir: Path, options: _Options, on_progress: OnProgress
     ) -> _Run:
         """Start from the existing records."""
-        from gradwire.studies.sweep.point_store import PointStore
-        from gradwire.studies.sweep.points import distinct_points
-
         store = PointStore(output_dir)
         records = store.read_all(point.key for point in points)
         left = [
@@ -266,8 +255,6 @@ class _Run:
 
     def outcome(self) -> Sweep:
         """Return the outcome so far, with points that other processes finished meanwhile."""
-        from gradwire.studies.sweep.outcome import Sweep
-
         self.records |= self.store.read_all(point.key for point in self.left)
         keys = dict.fromkeys(point.key for point in self.points)
         folder = self.output_dir if self.store.points.exists() else None
@@ -328,8 +315,6 @@ class _Run:
 
     def _record(self, ended: TaskOutcome) -> Record:
         """Return the record of finished work, stored if the worker did not."""
-        from gradwire.studies.sweep.point_store import Record
-
         if isinstance(ended.error, ResultError):  # writing failed, not the point
             raise ended.error
         if ended.value is None:
@@ -388,7 +373,5 @@ class _Costs:
 
     def left_words(self, left: Sequence[Point], jobs: int) -> str:
         """Return the estimate as text; empty if it is too early."""
-        from gradwire.scenarios.readable import wall_text
-
         seconds = self.left_s(left, jobs) if self.noted >= FIRST_GUESS * jobs else None
         return "" if seconds is None else f"about {wall_text(seconds)} left"
