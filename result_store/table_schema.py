@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gradwire.scenarios.errors import MissingExtraError
+from gradwire.scenarios.errors import import_extra
 from gradwire.scenarios.version import VERSION
 
 if TYPE_CHECKING:
@@ -132,10 +132,7 @@ CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")
 
 def as_pandas(table: pyarrow.Table) -> pandas.DataFrame:
     """Return a pyarrow table as a pandas DataFrame. Raises MissingExtraError if pandas is not installed."""
-    try:
-        import pandas  # noqa: F401  # pyarrow's own message does not say how to install it
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("pandas", "pandas") from error
+    import_extra("pandas", "pandas")  # pyarrow's own message does not say how to install it
     return table.to_pandas()
 
 

@@ -78,9 +78,8 @@ class TrainingResult:
     """One training run.
 
     summary : name, policy, label, steps done and total, parameters, versions, command; the measured processor time of
-        all
-        workers' encoding, of the server, and of the whole training run; `devices` of the steps, in order: `from_step`,
-        `device`, `name`, `deterministic_algorithms`, `not_deterministic`, `slower`.
+        all workers' encoding, of the server, and of the whole training run; `devices` of the steps, in order:
+        `from_step`, `device`, `name`, `deterministic_algorithms`, `not_deterministic`, `slower`.
     tables : rows by table, with the columns of `TABLES`.
     """
 

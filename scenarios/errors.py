@@ -7,13 +7,14 @@ exits with `exit_code`. Any other exception that escapes is a bug of gradwire an
 from __future__ import annotations
 
 import errno
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from html import escape
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gradwire.scenarios.advice import install
 from gradwire.scenarios.terminal_text import printable
@@ -160,24 +161,15 @@ class ScenarioError(GradwireError):
         return "\n".join([super().__str__(), *(for_terminal(f"  {mistake}") for mistake in self.mistakes)])
 
 
-class HasDisplayName(Protocol):
-    """Protocol of objects with a display name, such as a Scenario."""
-
-    @property
-    def display_name(self) -> str:
-        """The display name."""
-
-
-S = TypeVar("S", bound=HasDisplayName)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def with_scenario_location(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def with_scenario_location(function: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """Decorate a function of a scenario: its ScenarioErrors without a location name the scenario."""
 
     @wraps(function)
-    def named(scenario: S, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+    def named(scenario: Any, /, *arguments: P.args, **keywords: P.kwargs) -> R:
         try:
             return function(scenario, *arguments, **keywords)
         except ScenarioError as error:
@@ -213,6 +205,14 @@ class MissingExtraError(GradwireError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.package, self.extra))
+
+
+def import_extra(package: str, extra: str) -> Any:
+    """Import an optional dependency and return it. Raises `MissingExtraError` if it is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(package, extra) from error
 
 
 def shorten(value: object, limit: int = 80) -> str:

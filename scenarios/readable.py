@@ -22,10 +22,8 @@ def three_digits(value: float) -> str:
 
 def time_text(picoseconds: float) -> str:
     """Return a duration with three digits and a suitable unit, such as "41.7 ms"."""
-    for scale, unit in TIME_STEPS:
-        if abs(picoseconds) >= scale:
-            return f"{three_digits(picoseconds / scale)} {unit}"
-    return f"{picoseconds:.0f} ps"
+    unit, name = time_unit(abs(picoseconds))
+    return f"{three_digits(picoseconds / unit)} {name}" if abs(picoseconds) >= unit else f"{picoseconds:.0f} ps"
 
 
 def wall_text(seconds: float) -> str:
@@ -63,10 +61,8 @@ def time_unit(largest: float) -> tuple[int, str]:
 
 def rate_text(rate: float) -> str:
     """Return bits per second with three digits and a suitable unit."""
-    for scale, unit in RATE_STEPS:
-        if rate >= scale:
-            return f"{three_digits(rate / scale)} {unit}"
-    return f"{rate:.0f} bps"
+    unit, name = next((step for step in RATE_STEPS if rate >= step[0]), (1, "bps"))
+    return f"{three_digits(rate / unit)} {name}" if unit > 1 else f"{rate:.0f} bps"
 
 
 def share_text(share: float) -> str:

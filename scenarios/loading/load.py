@@ -54,13 +54,16 @@ MAX_FILE_BYTES = 8 * 2**20
 
 def list_library() -> list[str]:
     """Return the names of the bundled scenarios."""
-    folder = resources.files("gradwire.scenarios") / "library"
-    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return _names_in("library")
 
 
 def list_sweeps() -> list[str]:
     """Return the names of the bundled sweeps."""
-    folder = resources.files("gradwire.scenarios") / "library" / "sweeps"
+    return _names_in("library/sweeps")
+
+
+def _names_in(name: str) -> list[str]:
+    folder = resources.files("gradwire.scenarios") / name
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 

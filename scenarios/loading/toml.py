@@ -58,13 +58,14 @@ def read_toml(text: str) -> dict[str, Any]:
 def write_toml(tables: Mapping[str, Any]) -> str:
     """Return the text that `tomllib.loads` turns into `tables` again, without None values. Values are texts, integers,
     floats, booleans, lists and tables of these. TypeError for anything else."""
-    return tomli_w.dumps(_without_none(tables))
+    return tomli_w.dumps(without_none(tables))
 
 
-def _without_none(value: Any) -> Any:
+def without_none(value: Any) -> Any:
+    """Return a value without the keys of its tables that are None."""
     if isinstance(value, Mapping):
-        return {key: _without_none(each) for key, each in value.items() if each is not None}
-    return [_without_none(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: without_none(each) for key, each in value.items() if each is not None}
+    return [without_none(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _key(key: str) -> str:

@@ -7,7 +7,7 @@ user-defined transport is trusted: it declares nothing here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import component, components
@@ -28,15 +28,12 @@ SENDERS = ("transport", "job", "traffic")
 """Keys that determine the sizes of packets: `concerns` of a mistake about them."""
 
 
-class UsedTransport(NamedTuple):
-    """A transport in use, and the path that names it."""
-
-    path: str
-    transport: Any
+UsedTransport = tuple[str, Any]
+"""A path, and the transport that it names."""
 
 
 def used_transports(scenario: Scenario) -> list[UsedTransport]:
-    """Return every transport in use once, with the first path that names it."""
+    """Return every transport in use once, after the first path that names it."""
     found: dict[Transport, str] = {}
     for kind in ("job", "traffic"):
         for index, table in enumerate(getattr(scenario, kind)):
@@ -44,12 +41,12 @@ def used_transports(scenario: Scenario) -> list[UsedTransport]:
                 found.setdefault(scenario.transport, "transport.kind")
             else:
                 found.setdefault(table.transport, f"{kind}[{index}].transport")
-    return [UsedTransport(path, transport) for transport, path in found.items()]
+    return [(path, transport) for transport, path in found.items()]
 
 
 def check_switch(scenario: Scenario) -> Iterator[Mistake]:
     """Yield every mistake that this module finds."""
-    known = [each for each in used_transports(scenario) if not isinstance(each.transport, UserTransport)]
+    known = [each for each in used_transports(scenario) if not isinstance(each[1], UserTransport)]
     yield from _classes(scenario)
     yield from _trimming(scenario, known)
     yield from _ranks(scenario, known)
@@ -315,7 +312,7 @@ def path_too_long(transport: Any, between: int) -> dict[str, Any]:
 def switch_remarks(scenario: Scenario) -> Iterator[str]:
     """Yield remarks on valid but probably unintended settings, one sentence each."""
     switch = scenario.switch
-    for transport in (each.transport for each in used_transports(scenario)):
+    for _, transport in used_transports(scenario):
         kind = transport.kind
         if len(transport.classes_from(0)) > 1 and switch.queues == 1:
             yield f"transport is {kind} but switch.queues is 1: there is no lower priority to demote to"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import gradwire
-from gradwire.scenarios.errors import GradwireError, MissingExtraError
+from gradwire.scenarios.errors import GradwireError, import_extra
 from gradwire.studies.parallel.process_pool import Task, TaskOutcome
 
 MAX_ATTEMPTS = 3
@@ -52,17 +52,9 @@ def run_on_ray(
     Raises MissingExtraError if Ray is not installed. Raises GradwireError if there is no cluster at `address`, or its
     nodes lack something that gradwire needs.
     """
-    ray = _ray()
+    ray = import_extra("ray", "ray")
     with _cluster(ray, address, jobs, folder):
         yield from _run_tasks(ray, list(works), jobs, until, begun)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("ray", "ray") from error
-    return ray
 
 
 @contextmanager
@@ -95,7 +87,7 @@ def _cluster(ray: Any, address: str | None, jobs: int | None, working_dir: Path 
 def check_reachable(address: str | None) -> None:
     """Check that Ray is installed and a server listens at an address; Ray itself would retry for minutes. Raises
     MissingExtraError if Ray is not installed. Raises GradwireError if no server listens."""
-    _ray()
+    import_extra("ray", "ray")
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return

@@ -261,11 +261,7 @@ def as_dict(judgements: Sequence[Judgement]) -> dict[str, object]:
                 "shown": claim.shown,
                 "expectations": [
                     {
-                        "text": finding.expect.text,
-                        "condition": finding.expect.condition,
-                        "unit": finding.expect.unit,
-                        "low": finding.expect.low,
-                        "high": finding.expect.high,
+                        **{key: getattr(finding.expect, key) for key in ("text", "condition", "unit", "low", "high")},
                         "median": _number(finding.spread.median) if finding.spread.values else None,
                         "absent": finding.absent,
                         "values": [_number(value) for value in finding.spread.values],

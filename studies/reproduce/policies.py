@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from gradwire.scenarios.json_data import Json, JsonView
+from gradwire.scenarios.loading.toml import without_none
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.studies.reproduce.declarations import expanded, read_declarations
 
@@ -56,13 +56,8 @@ def apply_policy(tables: Json, policy: PolicyOverlay) -> Json:
     for key, more in (("job", policy.job), ("traffic", policy.traffic)):
         if result.get(key) and more:
             result[key] = overlay(result[key], dict(more))
-    return _without_none(result)
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+    plain: Json = without_none(result)
+    return plain
 
 
 def with_seed(tables: Json, seed: int) -> Json:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.result_store.folders.output_folder import atomic_replace, refuse_unwritable, write_error
 from gradwire.result_store.provenance import command_line
-from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.errors import ResultError, ScenarioError, import_extra
 from gradwire.scenarios.validation.argument_checks import require_path
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ def make_predictor(
     another plan.
     Raises MissingExtraError if torch is not installed.
     """
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", "capture") from error
+    torch = import_extra("torch", "capture")
+    from gradwire.training.parameter_server.block_fitting import sample_blocks
     from gradwire.training.parameter_server.predictor import NETS, save_predictor
+    from gradwire.training.parameter_server.predictor_fitting import sample_scalars
 
     plan, path = plan or PredictorPlan(), _output_path(out)
     if kind not in NETS:
@@ -95,14 +94,11 @@ def make_predictor(
         file = folder / f"{name}-{seed}.pt"
         if not file.is_file():
             begin, count = number / len(trainings), len(trainings)
-            samples_of_run = _sample(
-                kind,
-                make(),
-                seed,
-                lambda s, w, b=begin, n=count, of=f"{name}, seed {seed}": (  # type: ignore[misc]
-                    on_progress(0.8 * (b + s / n), f"{of}, {w}")
-                ),
+            sample = sample_blocks if kind == "mp2" else sample_scalars
+            told = lambda s, w, b=begin, n=count, of=f"{name}, seed {seed}": (  # noqa: E731
+                on_progress(0.8 * (b + s / n), f"{of}, {w}")
             )
+            samples_of_run = sample(make(), seed, told)
             with atomic_replace(file) as partial:
                 torch.save(samples_of_run, partial)
         samples.append((name, seed, torch.load(file, weights_only=True)))
@@ -169,13 +165,6 @@ def _check_epochs(plan: PredictorPlan, epoch: int, task: str) -> None:
     if plan.steps < 2 * HISTORY * epoch:
         expected = f"at least {2 * HISTORY * epoch}: {2 * HISTORY} epochs of {epoch} steps with this data ({task})"
         raise ScenarioError(f"is {plan.steps}", "--steps", expected)
-
-
-def _sample(kind: str, trainer: Trainer, seed: int, on_progress: ProgressCallback) -> Any:
-    from gradwire.training.parameter_server.block_fitting import sample_blocks
-    from gradwire.training.parameter_server.predictor_fitting import sample_scalars
-
-    return (sample_blocks if kind == "mp2" else sample_scalars)(trainer, seed, on_progress)
 
 
 def _fit(

@@ -21,7 +21,7 @@ from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.folders.resumable_folder import created_folder
 from gradwire.result_store.provenance import command_line, scenario_text
 from gradwire.result_store.training_result import CHECKPOINT, SUMMARY, TABLES, TrainingResult
-from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError
+from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError, import_extra
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.loading.load import as_scenario
 from gradwire.scenarios.validation.argument_checks import (
@@ -77,10 +77,7 @@ def train(
     KeyboardInterrupt
         Ctrl-C; the last checkpoint is in `out`.
     """
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", "capture") from error
+    torch = import_extra("torch", "capture")
     from gradwire.training.build import check_layers_match, data_of, device_of, trainer_of
     from gradwire.training.devices import describe_device, deterministic
     from gradwire.training.loss_replay.loss_recording import LossRecording
@@ -144,10 +141,9 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
         is_user_defined = isinstance(table.reducer, UserReducer) or is_own(table.model) or is_own(table.data)
         by_layer = needs_matching_layers(variant)
         if needs_device or is_user_defined or by_layer:
-            try:
-                from gradwire.training.build import check_layers_match, device_of, reducer_of
-            except ModuleNotFoundError as error:
-                raise MissingExtraError("torch", "capture") from error
+            import_extra("torch", "capture")
+            from gradwire.training.build import check_layers_match, device_of, reducer_of
+
             if needs_device:
                 device_of(table)
             reducer_of(table, variant.folder)
@@ -161,11 +157,7 @@ def check_trainings(variants: Iterable[Scenario]) -> None:
 
 def auto_device() -> str:
     """Return the device that "auto" means here, "cuda" or "cpu". MissingExtraError if torch is not installed."""
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", "capture") from error
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if import_extra("torch", "capture").cuda.is_available() else "cpu"
 
 
 def _train(

@@ -289,7 +289,7 @@ def test_errors_name_the_key_that_chose_the_transport():
     assert [mistake.concerns[0] for mistake in caught.value.mistakes] == ["transport.kind"]  # the traffic's
     here["traffic"][0]["transport"] = "nscc"
     made = build_scenario(here)
-    assert [carrier.path for carrier in used_transports(made)] == ["job[0].transport", "traffic[0].transport"]
+    assert [path for path, _ in used_transports(made)] == ["job[0].transport", "traffic[0].transport"]
 
 
 REMARKS: list[tuple[Any, dict[str, Any], str]] = [
