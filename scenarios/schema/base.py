@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradwire.scenarios.errors import Mistake
 
@@ -24,6 +24,16 @@ class ScenarioTable(BaseModel):
 
     union_tag: ClassVar[str] = ""
     """Pydantic's tag of this table in a union whose members have no literal `kind`."""
+
+    def conflicts(self) -> Iterator[Mistake]:
+        """Yield the conflicts between keys of this table. Only the first one is reported: others may follow from it."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _check_conflicts(self) -> Self:
+        for mistake in self.conflicts():
+            raise Mistakes([mistake])
+        return self
 
 
 class FileNamingTable(ScenarioTable):

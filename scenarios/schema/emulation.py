@@ -5,10 +5,12 @@ ignores them.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import components
 from gradwire.scenarios.schema.base import ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import Precondition
@@ -49,14 +51,12 @@ class RealHost(ScenarioTable):
     python: str = "python3"
     """Remote interpreter that can import this project."""
 
-    @model_validator(mode="after")
-    def _check_link(self) -> RealHost:
+    def conflicts(self) -> Iterator[Mistake]:
         if bool(self.ssh) == bool(self.command):
             what = "and command are both set" if self.ssh else "and command are both missing"
-            raise single_mistake("ssh", what, self.ssh or None, "one of them")
+            yield Mistake("ssh", what, self.ssh or None, "one of them")
         if self.ssh.startswith("-"):
-            raise single_mistake("ssh", "is an option of ssh, not a machine", self.ssh, 'such as "user@node0"')
-        return self
+            yield Mistake("ssh", "is an option of ssh, not a machine", self.ssh, 'such as "user@node0"')
 
 
 class Emulation(ScenarioTable):
@@ -98,12 +98,10 @@ class Emulation(ScenarioTable):
             raise single_mistake("connections", "is now a key of the transport", table["connections"], expected)
         return table
 
-    @model_validator(mode="after")
-    def _check_distinct(self) -> Emulation:
+    def conflicts(self) -> Iterator[Mistake]:
         for field in ("name", "address"):
             values = [getattr(host, field) for host in self.hosts]
             if len(set(values)) != len(values):
-                raise single_mistake("hosts", f"repeat a {field}", values, "distinct ones")
+                yield Mistake("hosts", f"repeat a {field}", values, "distinct ones")
         if self.hosts and self.clock == "virtual":
-            raise single_mistake("clock", "cannot be virtual on real machines", "virtual", '"wall", or no hosts')
-        return self
+            yield Mistake("clock", "cannot be virtual on real machines", "virtual", '"wall", or no hosts')

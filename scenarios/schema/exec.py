@@ -5,11 +5,13 @@ ignores them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from gradwire.scenarios.schema.base import Count, Flag, Natural, ScenarioTable, single_mistake
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Count, Flag, Natural, ScenarioTable
 from gradwire.scenarios.units import PositiveTime, Ps, Size, UnitError, format_size, format_time
 
 PORTS = 1 << 16
@@ -80,13 +82,11 @@ class ExecMark(ScenarioTable):
     selective_drop, the switch drops it (Not-ECT). Marks slow a TCP connection down only if both ends have negotiated
     ECN (`ecn`)."""
 
-    @model_validator(mode="after")
-    def _check_not_empty(self) -> ExecMark:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.priority is None and self.important is None:
-            raise single_mistake("", "sets neither priority nor important", None, "one of them, or both")
+            yield Mistake("", "sets neither priority nor important", None, "one of them, or both")
         if self.host is not None and self.rank is not None:
-            raise single_mistake("rank", "and host are both set", self.rank, "one of them")
-        return self
+            yield Mistake("rank", "and host are both set", self.rank, "one of them")
 
 
 class Exec(ScenarioTable):
@@ -120,18 +120,16 @@ class Exec(ScenarioTable):
     host: tuple[ExecHost, ...] = ()
     mark: tuple[ExecMark, ...] = ()
 
-    @model_validator(mode="after")
-    def _check_distinct(self) -> Exec:
+    def conflicts(self) -> Iterator[Mistake]:
         for field, names in (("hosts", list(self.hosts or ())), ("host", [each.name for each in self.host])):
             if len(set(names)) != len(names):
-                raise single_mistake(field, "name a host twice", names, "each host once")
+                yield Mistake(field, "name a host twice", names, "each host once")
         if self.min_rto is not None and self.min_rto % MS:
             nearest = Ps(max(MS, (self.min_rto + MS // 2) // MS * MS))
             expected = f"a whole number of them, such as {format_time(nearest)}"
-            raise single_mistake("min_rto", "is not in whole milliseconds", format_time(self.min_rto), expected)
+            yield Mistake("min_rto", "is not in whole milliseconds", format_time(self.min_rto), expected)
         if self.memory is not None and self.memory < LEAST_MEMORY:
             expected = f"at least {format_size(LEAST_MEMORY)}, plus the memory of the ranks"
-            raise single_mistake("memory", "is too small for a kernel and Python", format_size(self.memory), expected)
+            yield Mistake("memory", "is too small for a kernel and Python", format_size(self.memory), expected)
         if self.trace is not None and self.compute != "trace":
-            raise single_mistake("trace", "has no effect", self.trace, 'compute = "trace" as well')
-        return self
+            yield Mistake("trace", "has no effect", self.trace, 'compute = "trace" as well')

@@ -6,12 +6,11 @@ scenario.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pydantic import model_validator
-
-from gradwire.scenarios.schema.base import ScenarioTable, single_mistake
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.scenarios.units import PositiveTime, Ps, Time, UnitError, format_time, parse_time
 
 
@@ -40,12 +39,10 @@ class Measure(ScenarioTable):
     until: PositiveTime | None = None
     """Flows that begin at this time or later do not count either; no limit if absent."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Measure:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.until is not None and self.until <= self.after:
             what = "is not after the start of the window"
-            raise single_mistake("until", what, format_time(self.until), "after < until")
-        return self
+            yield Mistake("until", what, format_time(self.until), "after < until")
 
 
 def window_of(tables: Mapping[str, Any]) -> Window:

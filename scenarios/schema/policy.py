@@ -6,13 +6,13 @@ gradients makes it important or droppable. These tables declare the tagging; `gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.schema.base import Flag, Natural, ScenarioTable, single_mistake
+from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.schema.base import Flag, Natural, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import Precondition, TableContext, is_marked
 from gradwire.scenarios.units import Fraction
 
@@ -85,13 +85,11 @@ class Tagging(ScenarioTable):
     random: Flag = False
     """Ablation: draw the important packets at random, in the same share, instead of by magnitude."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Tagging:
+    def conflicts(self) -> Iterator[Mistake]:
         if len(set(self.priorities)) != len(self.priorities):
-            raise single_mistake("priorities", "names a class twice", list(self.priorities), "distinct classes")
+            yield Mistake("priorities", "names a class twice", list(self.priorities), "distinct classes")
         if self.random and not self.magnitude:
-            raise single_mistake("random", "has no effect without magnitude tagging", True, "magnitude = true as well")
-        return self
+            yield Mistake("random", "has no effect without magnitude tagging", True, "magnitude = true as well")
 
 
 class Policy(ScenarioTable):

@@ -29,16 +29,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.registry import components, is_known_kind
 from gradwire.scenarios.loading.toml import write_toml
-from gradwire.scenarios.schema.base import Flag, Mistakes, ScenarioTable, single_mistake
+from gradwire.scenarios.schema.base import Flag, Mistakes, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import PACKETS, SEVERAL_PATHS, Precondition, TableContext
 from gradwire.scenarios.schema.emulation import Emulation
 from gradwire.scenarios.schema.exec import Exec
@@ -108,14 +108,12 @@ class Output(ScenarioTable):
     ] = True
     """Record the missing packets of messages that are delivered without all of their bytes."""
 
-    @model_validator(mode="after")
-    def _samples(self) -> Output:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.queue_samples is not None and self.queue_samples < SHORTEST_PERIOD:
             what = "is shorter than any packet"
-            raise single_mistake("queue_samples", what, format_time(self.queue_samples), "at least 1ns")
+            yield Mistake("queue_samples", what, format_time(self.queue_samples), "at least 1ns")
         if self.sample_ports is not None and self.queue_samples is None:
-            raise single_mistake("sample_ports", "has no effect", list(self.sample_ports), "queue_samples as well")
-        return self
+            yield Mistake("sample_ports", "has no effect", list(self.sample_ports), "queue_samples as well")
 
 
 class Scenario(ScenarioTable):

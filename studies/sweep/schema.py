@@ -20,15 +20,15 @@ y = "slowdown_p99"
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError
 
 from gradwire.scenarios.advice import nearest
-from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.explain import explain_validation_error
 from gradwire.scenarios.loading.load import list_library, list_sweeps, parse_toml, read_text
 from gradwire.scenarios.loading.overrides import path_steps
@@ -63,22 +63,18 @@ class Range(ScenarioTable):
     scale: Literal["linear", "log"] = "linear"
     """Spacing: equal differences, or equal factors."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
+    def conflicts(self) -> Iterator[Mistake]:
         low, high = number_of(self.low), number_of(self.high)
         for key, bound, number in (("from", self.low, low), ("to", self.high, high)):
             if number is None:
-                raise single_mistake(key, "is not a number", bound, 'a number, or one with a unit, such as "64KiB"')
+                yield Mistake(key, "is not a number", bound, 'a number, or one with a unit, such as "64KiB"')
         assert low is not None and high is not None
         if low.quantity != high.quantity:
-            raise single_mistake(
-                "to", f"has another unit than from, {self.low}", self.high, "both plain, or of one unit"
-            )
+            yield Mistake("to", f"has another unit than from, {self.low}", self.high, "both plain, or of one unit")
         if not low.value < high.value:
-            raise single_mistake("to", f"is not above from, {self.low}", self.high, "from < to")
+            yield Mistake("to", f"is not above from, {self.low}", self.high, "from < to")
         if self.scale == "log" and low.value <= 0:
-            raise single_mistake("from", "has no logarithm", self.low, "a number above zero")
-        return self
+            yield Mistake("from", "has no logarithm", self.low, "a number above zero")
 
 
 class Variant(ScenarioTable):
@@ -112,21 +108,19 @@ class Axis(ScenarioTable):
     zip: str = ""
     """Axes with the same word move together instead of forming a grid."""
 
-    @model_validator(mode="after")
-    def _choose(self) -> Self:
+    def conflicts(self) -> Iterator[Mistake]:
         kinds = ("values", "range", "variant", "policies")
         present = [kind for kind in kinds if getattr(self, kind) not in (None, ())]
         if len(present) != 1:
             what = f"has {' and '.join(present)}" if present else "has no values"
-            raise single_mistake("", what, None, f"one of {', '.join(kinds)}")
+            yield Mistake("", what, None, f"one of {', '.join(kinds)}")
         if present[0] in ("values", "range"):
             self._by_key()
         elif self.key:
-            raise single_mistake("key", f"has no effect beside {present[0]}", list(self.key), "no key")
+            yield Mistake("key", f"has no effect beside {present[0]}", list(self.key), "no key")
         if not NAME.fullmatch(self.column) or self.column in RESERVED_COLUMNS:
             what = "is a reserved column name" if self.column in RESERVED_COLUMNS else "is not a name"
-            raise single_mistake("name", what, self.column, "letters, digits and . _ + -, such as load")
-        return self
+            yield Mistake("name", what, self.column, "letters, digits and . _ + -, such as load")
 
     def _by_key(self) -> None:
         invalid = [key for key in self.key if not path_steps(key)]
@@ -208,8 +202,7 @@ class Plot(ScenarioTable):
     y_label: str = ""
     formats: Annotated[tuple[Format, ...], BeforeValidator(_listed), Field(min_length=1)] = ("png",)
 
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def conflicts(self) -> Iterator[Mistake]:
         needed = {
             "lines": ("x", "y"),
             "heatmap": ("x", "y", "value"),
@@ -218,15 +211,14 @@ class Plot(ScenarioTable):
         }.get(self.kind, ())
         for key in needed:
             if not getattr(self, key):
-                raise single_mistake(key, "is missing", None, f"a value: {self.kind} needs {', '.join(needed)}")
+                yield Mistake(key, "is missing", None, f"a value: {self.kind} needs {', '.join(needed)}")
         if self.kind in ("cdf", "tail") and self.x not in ("", "completion", "slowdown"):
-            raise single_mistake("x", "is not a distribution", self.x, "completion or slowdown")
+            yield Mistake("x", "is not a distribution", self.x, "completion or slowdown")
         if self.kind == "heatmap" and self.by:
-            raise single_mistake("by", "has no effect on a heatmap", self.by, "panels")
+            yield Mistake("by", "has no effect on a heatmap", self.by, "panels")
         for key in ("gain_of", "best_of"):
             if getattr(self, key) and self.kind != "gain":
-                raise single_mistake(key, f"has no effect on a plot of kind {self.kind}", None, 'kind = "gain"')
-        return self
+                yield Mistake(key, f"has no effect on a plot of kind {self.kind}", None, 'kind = "gain"')
 
 
 class SweepFile(ScenarioTable):
@@ -252,30 +244,26 @@ class SweepFile(ScenarioTable):
     """Store the Results, not only their measures."""
     plot: tuple[Plot, ...] = ()
 
-    @model_validator(mode="after")
-    def _check_whole(self) -> Self:
+    def conflicts(self) -> Iterator[Mistake]:
         names = [axis.column for axis in self.axis]
         for number, name in enumerate(names):
             if name in names[:number]:
-                raise single_mistake(f"axis[{number}].name", "is taken by another axis", name, "a distinct name")
+                yield Mistake(f"axis[{number}].name", "is taken by another axis", name, "a distinct name")
         drawn = [n for n, axis in enumerate(self.axis) if axis.range is not None and axis.range.count is None]
         if drawn and self.sample is None:
-            raise single_mistake(f"axis[{drawn[0]}].range.count", "is missing", None, "a number of values, or [sample]")
+            yield Mistake(f"axis[{drawn[0]}].range.count", "is missing", None, "a number of values, or [sample]")
         if self.sample is not None and not drawn:
-            raise single_mistake("sample", "has no effect", None, "an axis with a range that has no count")
+            yield Mistake("sample", "has no effect", None, "an axis with a range that has no count")
         for number in drawn:
             if self.axis[number].zip or self.axis[number].when:
                 what = "is sampled, and can have neither zip nor when"
-                raise single_mistake(f"axis[{number}]", what, None, "values or a count")
+                yield Mistake(f"axis[{number}]", what, None, "values or a count")
         seeds = self.seeds if isinstance(self.seeds, tuple) else ()
         if len(set(seeds)) != len(seeds) or self.seeds == ():
-            raise single_mistake(
-                "seeds", "is empty or has duplicates", list(seeds), "a number of seeds, or distinct ones"
-            )
+            yield Mistake("seeds", "is empty or has duplicates", list(seeds), "a number of seeds, or distinct ones")
         plots = [plot.name for plot in self.plot]
         if len(set(plots)) != len(plots):
-            raise single_mistake("plot", "has duplicate names", ", ".join(plots), "distinct names")
-        return self
+            yield Mistake("plot", "has duplicate names", ", ".join(plots), "distinct names")
 
 
 def plot_files(file: SweepFile, folder: Path) -> dict[str, list[Path]]:

@@ -4,11 +4,13 @@ and its checks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
-from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, ScenarioTable, single_mistake
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Count, Flag, Mistakes, Natural, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import PACKETS, Precondition, TableContext
 from gradwire.scenarios.schema.job.exchange import ExchangeTable
 from gradwire.scenarios.schema.job.loss_bound import AnyBound, largest_bound_of_sender
@@ -30,12 +32,10 @@ class HostPlacement(ScenarioTable):
     workers: HostNames
     servers: HostNames = ()
 
-    @model_validator(mode="after")
-    def _check_distinct(self) -> HostPlacement:
+    def conflicts(self) -> Iterator[Mistake]:
         for role, names in (("workers", self.workers), ("servers", self.servers)):
             if len(set(names)) != len(names):
-                raise single_mistake(role, "names a host twice", list(names), "distinct hosts")
-        return self
+                yield Mistake(role, "names a host twice", list(names), "distinct hosts")
 
 
 def _placement_tag(value: Any) -> str:
@@ -202,8 +202,7 @@ class Job(ScenarioTable):
     """With magnitude tagging: make all packets of the way back important, because they carry aggregates of all workers
     [notes]."""
 
-    @model_validator(mode="after")
-    def _roles_match(self) -> Job:
+    def conflicts(self) -> Iterator[Mistake]:
         exchange, placement = self.exchange, self.placement
         parallel = self.parallel
         # for a split model, the trace determines which workers exchange gradients
@@ -217,5 +216,4 @@ class Job(ScenarioTable):
                 hosts = len(getattr(placement, role))
                 if hosts != count:
                     what = f"names {hosts} host{'s' * (hosts != 1)} for {count} {role}"
-                    raise single_mistake(f"placement.{role}", what, hosts, f"{count}")
-        return self
+                    yield Mistake(f"placement.{role}", what, hosts, f"{count}")

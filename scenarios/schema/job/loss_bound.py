@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
-from gradwire.scenarios.schema.base import ScenarioTable, single_mistake
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.units import Fraction
 
@@ -51,16 +53,14 @@ class Bound(ScenarioTable):
     ] = 0.5
     """Relative change of the norm from which an iteration is critical; DBLP: 0.5 [notes]."""
 
-    @model_validator(mode="after")
-    def _check_rule(self) -> Bound:
+    def conflicts(self) -> Iterator[Mistake]:
         keys = [name for name in ("share", "layers", "front", "back") if getattr(self, name) is not None]
         if keys not in (["share"], ["layers"], ["front", "back"]):
             expected = "one of share, layers, and front with back"
             what = f"has {' and '.join(keys)}" if keys else "has no bound of any layer"
-            raise single_mistake("", what, None, expected)
+            yield Mistake("", what, None, expected)
         if self.layers is not None and not self.layers:
-            raise single_mistake("layers", "is an empty list", [], "one fraction per layer of the trace")
-        return self
+            yield Mistake("layers", "is an empty list", [], "one fraction per layer of the trace")
 
     @property
     def most(self) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Flag, Natural, ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import PACKETS, Precondition
 from gradwire.scenarios.schema.kinds import ComponentByKind
@@ -63,16 +65,14 @@ class Optimizer(ScenarioTable):
     clip: Number = 0.0
     """Maximum norm of the mean gradient; 0: no clipping."""
 
-    @model_validator(mode="after")
-    def _check_fields(self) -> Optimizer:
+    def conflicts(self) -> Iterator[Mistake]:
         others = ("betas", "epsilon") if self.kind == "sgd" else ("momentum", "nesterov")
         for name in others:
             if name in self.model_fields_set:
                 kind = "adamw" if self.kind == "sgd" else "sgd"
-                raise single_mistake(name, f"is not a key of {self.kind}", getattr(self, name), f'kind = "{kind}"')
+                yield Mistake(name, f"is not a key of {self.kind}", getattr(self, name), f'kind = "{kind}"')
         if self.nesterov and not self.momentum:
-            raise single_mistake("nesterov", "needs momentum", True, "momentum above 0")
-        return self
+            yield Mistake("nesterov", "needs momentum", True, "momentum above 0")
 
     @property
     def remembers(self) -> bool:
@@ -258,17 +258,16 @@ class Training(ScenarioTable):
         """Return True if workers' computation may take time on the network's clock."""
         return self.compute == "trace" or self.encode_time != "none" or self.system is not None
 
-    @model_validator(mode="after")
-    def _check_once(self) -> Training:
+    def conflicts(self) -> Iterator[Mistake]:
         if not DEVICE_PATTERN.fullmatch(self.device):
-            raise single_mistake("device", "is not a compute device", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
+            yield Mistake("device", "is not a compute device", self.device, '"cpu", "cuda", "cuda:1" or "auto"')
         if self.momentum_correction and self.optimizer.remembers:
             what = "duplicates the optimiser's momentum"
-            raise single_mistake("momentum_correction", what, self.momentum_correction, self.optimizer.is_memoryless)
+            yield Mistake("momentum_correction", what, self.momentum_correction, self.optimizer.is_memoryless)
         if self.spread and self.network not in PACKET_NETWORKS:
-            raise single_mistake("spread", "needs the losses of a network", True, 'network = "simulated" or "emulated"')
+            yield Mistake("spread", "needs the losses of a network", True, 'network = "simulated" or "emulated"')
         if self.feed_back and not self.error_feedback:
-            raise single_mistake("feed_back", "needs error feedback", True, "error_feedback = true")
+            yield Mistake("feed_back", "needs error feedback", True, "error_feedback = true")
         if self.system is not None:
             self._check_system(self.system)
         if not isinstance(self.reducer, UserReducer):  # its class is not loaded yet
@@ -277,8 +276,7 @@ class Training(ScenarioTable):
             most = self.network.burst / (self.network.burst + 1)
             if self.network.burst > 1 and self.network.loss >= most:
                 what = "leaves no gap between bursts"
-                raise single_mistake("network.loss", what, self.network.loss, f"less than {most:.3g}")
-        return self
+                yield Mistake("network.loss", what, self.network.loss, f"less than {most:.3g}")
 
     def fits_reducer(self, reducer: Any) -> None:
         """Raise `Mistakes` if training would repeat something that a reducer does itself."""

@@ -9,11 +9,13 @@ host, and declares its effects; `gradwire.sim.faults` applies them and combines 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from gradwire.scenarios.schema.base import Flag, ScenarioTable, single_mistake
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Flag, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, Precondition
 from gradwire.scenarios.schema.network.hosts_in_use import is_idle
 from gradwire.scenarios.units import PositiveTime, Ps, Time, format_time
@@ -40,12 +42,10 @@ class Fault(ScenarioTable):
     until: PositiveTime | None = None
     """End of the fault."""
 
-    @model_validator(mode="after")
-    def _check_end(self) -> Fault:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.until is not None and self.until <= self.at:
             what = "is not after at"
-            raise single_mistake("until", what, format_time(self.until), f"later than {format_time(self.at)}")
-        return self
+            yield Mistake("until", what, format_time(self.until), f"later than {format_time(self.at)}")
 
     @property
     def engine(self) -> bool:

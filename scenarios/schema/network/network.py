@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 from pydantic_core import core_schema
 
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import components, is_known_kind
 from gradwire.scenarios.loss import allowed_loss
-from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, ScenarioTable, single_mistake
+from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, SEVERAL_PATHS, Precondition
 from gradwire.scenarios.schema.kinds import examples
 from gradwire.scenarios.schema.network.per_queue import OneForAll, count_text, fits
@@ -87,11 +87,9 @@ class LinkOverride(ScenarioTable):
     latency: Time | None = None
     loss: Loss | None = None
 
-    @model_validator(mode="after")
-    def _check_not_empty(self) -> LinkOverride:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.rate is None and self.latency is None and self.loss is None:
-            raise single_mistake("", "changes nothing", None, "at least one of rate, latency, loss")
-        return self
+            yield Mistake("", "changes nothing", None, "at least one of rate, latency, loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,45 +245,36 @@ class Switch(ScenarioTable):
     """Where hosts choose paths (source_random, source_round_robin, reps): number of entropies that a message chooses
     from, each drawn at random; any of 65,536 if absent. htsim has 64 [code]."""
 
-    @model_validator(mode="after")
-    def _ramp_rises(self) -> Switch:
-        if self.ecn_ceiling is None:
-            return self
-        if self.ecn_threshold is None:
+    def conflicts(self) -> Iterator[Mistake]:
+        if self.ecn_ceiling is not None and self.ecn_threshold is None:
             what = "needs a threshold below it"
-            raise single_mistake("ecn_ceiling", what, format_size(self.ecn_ceiling), "ecn_threshold as well")
-        if self.ecn_ceiling <= max(self.ecn_threshold):
-            expected = f"more than {format_size(max(self.ecn_threshold))}"
-            raise single_mistake("ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling), expected)
-        return self
+            yield Mistake("ecn_ceiling", what, format_size(self.ecn_ceiling), "ecn_threshold as well")
+        elif self.ecn_ceiling is not None and self.ecn_ceiling <= max(self.ecn_threshold or ()):
+            expected = f"more than {format_size(max(self.ecn_threshold or ()))}"
+            yield Mistake("ecn_ceiling", "is not above ecn_threshold", format_size(self.ecn_ceiling), expected)
+        yield from self._quanta_conflicts()
+        if self.policy == "red" and self.ecn_ceiling is None:
+            yield Mistake("policy", "needs an upper threshold", "red", "ecn_ceiling as well")
+        if self.policy == "threshold" and self.ecn_ceiling is not None:
+            yield Mistake("policy", "ignores ecn_ceiling", "threshold", '"red", or no ecn_ceiling')
 
-    @model_validator(mode="after")
-    def _check_quanta(self) -> Switch:
+    def _quanta_conflicts(self) -> Iterator[Mistake]:
         if self.drr_quantum is None:
             if self.drr_after:
-                raise single_mistake("drr_after", "has no effect without turns", self.drr_after, "drr_quantum as well")
-            return self
+                yield Mistake("drr_after", "has no effect without turns", self.drr_after, "drr_quantum as well")
+            return
         turns = self.queues - self.drr_after
         if turns < 1:
             what = f"leaves none of {self.queues} queues"
-            raise single_mistake("drr_after", what, self.drr_after, f"less than {self.queues}")
+            yield Mistake("drr_after", what, self.drr_after, f"less than {self.queues}")
         if not fits(self.drr_quantum, turns):
             what = f"has {count_text(self.drr_quantum)} for {turns} queues that take turns"
             expected = f"one size without brackets, or a list of {turns}"
-            raise single_mistake("drr_quantum", what, [format_size(size) for size in self.drr_quantum], expected)
+            yield Mistake("drr_quantum", what, [format_size(size) for size in self.drr_quantum], expected)
         if min(self.drr_quantum) < 64:
             what = "is less than a packet can be"
             expected = "at least 64B; about a full packet, such as 4KiB"
-            raise single_mistake("drr_quantum", what, format_size(min(self.drr_quantum)), expected)
-        return self
-
-    @model_validator(mode="after")
-    def _policy_fits(self) -> Switch:
-        if self.policy == "red" and self.ecn_ceiling is None:
-            raise single_mistake("policy", "needs an upper threshold", "red", "ecn_ceiling as well")
-        if self.policy == "threshold" and self.ecn_ceiling is not None:
-            raise single_mistake("policy", "ignores ecn_ceiling", "threshold", '"red", or no ecn_ceiling')
-        return self
+            yield Mistake("drr_quantum", what, format_size(min(self.drr_quantum)), expected)
 
     @property
     def queue_policy(self) -> str:

@@ -4,12 +4,13 @@ rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import model_validator
 
-from gradwire.scenarios.schema.base import Flag, single_mistake
+from gradwire.scenarios.errors import Mistake
+from gradwire.scenarios.schema.base import Flag
 from gradwire.scenarios.schema.network.transport_base import LossBasedTcp
 from gradwire.scenarios.units import Ps, format_time
 
@@ -84,13 +85,12 @@ class TcpRulesTable(LossBasedTcp):
             return {"max_rto": format_time(LONGEST_RTO), **table}
         return table
 
-    @model_validator(mode="after")
-    def _check_fit(self) -> TcpRulesTable:
+    def conflicts(self) -> Iterator[Mistake]:
+        yield from super().conflicts()
         if rules_of(self.model_dump())["timers"] == "ticks" and self.min_rto < 2 * TICK:
             what = 'is less than two ticks of timers = "ticks"'
             expected = f'at least {format_time(2 * TICK)}, or timers = "exact"'
-            raise single_mistake("min_rto", what, format_time(self.min_rto), expected)
-        return self
+            yield Mistake("min_rto", what, format_time(self.min_rto), expected)
 
 
 def rules_of(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Count, FileNamingTable, Flag, single_mistake
+from gradwire.scenarios.schema.base import Count, FileNamingTable, Flag
 from gradwire.scenarios.schema.effect_conditions import Precondition, is_marked
 from gradwire.scenarios.schema.network.transport import AnyTransport
 from gradwire.scenarios.units import Fraction, PositiveTime, Ps, Size, Time, UnitError, format_time
@@ -133,11 +133,9 @@ class TrafficTable(FileNamingTable, ABC):
     ] = False
     """Make all packets droppable (Not-ECT), whatever the transport does with untagged ones."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> TrafficTable:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.stop is not None and self.stop <= self.start:
-            raise single_mistake("stop", "is not after start", format_time(self.stop), "start < stop")
-        return self
+            yield Mistake("stop", "is not after start", format_time(self.stop), "start < stop")
 
     @property
     def endless(self) -> bool:
@@ -188,11 +186,10 @@ class RepeatedTraffic(TrafficTable):
     rounds: Count | None = None
     """Number of rounds; if absent, one without a period, and with one until the end."""
 
-    @model_validator(mode="after")
-    def _check_repetition(self) -> RepeatedTraffic:
+    def conflicts(self) -> Iterator[Mistake]:
+        yield from super().conflicts()
         if self.period is None and self.rounds is not None and self.rounds > 1:
-            raise single_mistake("rounds", "needs a period", self.rounds, 'period beside it, such as "1ms"')
-        return self
+            yield Mistake("rounds", "needs a period", self.rounds, 'period beside it, such as "1ms"')
 
     @property
     def endless(self) -> bool:

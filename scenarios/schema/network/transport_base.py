@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.schema.base import Count, Natural, ScenarioTable, single_mistake
 from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.units import Bytes, PositiveTime, Ps, Size, format_size, format_time
@@ -87,13 +89,11 @@ class Transport(ScenarioTable):
     control_priority: Natural = 0
     """Queue of acknowledgements and control packets."""
 
-    @model_validator(mode="after")
-    def _whole_values(self) -> Transport:
+    def conflicts(self) -> Iterator[Mistake]:
         if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
             what = "is not a payload of whole float32 values"
             expected = f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B"
-            raise single_mistake("payload", what, format_size(self.payload), expected)
-        return self
+            yield Mistake("payload", what, format_size(self.payload), expected)
 
     @property
     def overhead(self) -> Bytes:
@@ -142,10 +142,9 @@ class Tcp(Transport):
     max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest retransmission time-out."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Tcp:
+    def conflicts(self) -> Iterator[Mistake]:
+        yield from super().conflicts()
         check_timeouts(self.min_rto, self.max_rto)
-        return self
 
 
 class LossBasedTcp(Tcp):
@@ -171,13 +170,12 @@ class LossBasedTcp(Tcp):
         """Return True if the window is reduced by prr, regardless of `recovery`."""
         return False
 
-    @model_validator(mode="after")
-    def _check_timers(self) -> LossBasedTcp:
+    def conflicts(self) -> Iterator[Mistake]:
+        yield from super().conflicts()
         if self.delayed_acks is not None and self.delayed_acks >= self.min_rto:
             what = "is not below min_rto: a single packet would be retransmitted before it is acknowledged"
             expected = f"less than {format_time(self.min_rto)}, or a larger min_rto"
-            raise single_mistake("delayed_acks", what, format_time(self.delayed_acks), expected)
-        return self
+            yield Mistake("delayed_acks", what, format_time(self.delayed_acks), expected)
 
 
 class ConnectionTransport(Transport):
