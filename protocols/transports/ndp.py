@@ -31,8 +31,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
-
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Bitmap, Word
 from gradwire.jit.records.constants import ACK, BLOCKED, MASK_SEQUENCE, NACK
@@ -50,7 +48,7 @@ from gradwire.protocols.transports.common.window import (
     timeout,
 )
 from gradwire.scenarios.schema.base import Flag
-from gradwire.scenarios.schema.network.transport_base import Transport, Window, check_timeouts
+from gradwire.scenarios.schema.network.transport_base import Transport, Window
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
@@ -258,10 +256,7 @@ class Ndp(Transport):
     below_control: Flag = True
     """Data goes one queue below its usual one: headers and control packets go first. Ours."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Ndp:
-        check_timeouts(self.min_rto, self.max_rto)
-        return self
+    must_not_exceed = ("min_rto", "max_rto")
 
     wire = "udp"
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Word
@@ -47,7 +47,6 @@ from gradwire.protocols.transports.common.window import (
 )
 from gradwire.protocols.transports.common.window import on_timer as time_out
 from gradwire.protocols.transports.common.window import start as start_window
-from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.transport_base import Gain, Tcp
 from gradwire.scenarios.units import PositiveTime, Ps
 
@@ -221,12 +220,7 @@ class Swift(Reliable, Tcp):
     max_window: Annotated[int, Field(ge=1, le=1 << 22, strict=True)] = 1000
     """Packets."""
 
-    @model_validator(mode="after")
-    def _windows(self) -> Swift:
-        if self.fs_min_window >= self.fs_max_window:
-            what = "is not below fs_max_window"
-            raise single_mistake("fs_min_window", what, self.fs_min_window, "fs_min_window < fs_max_window")
-        return self
+    must_be_below = ("fs_min_window", "fs_max_window")
 
     sender_bitmaps = BITMAPS
     start = staticmethod(start)

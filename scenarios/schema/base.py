@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Self
 
@@ -25,9 +26,19 @@ class ScenarioTable(BaseModel):
     union_tag: ClassVar[str] = ""
     """Pydantic's tag of this table in a union whose members have no literal `kind`."""
 
+    must_be_below: ClassVar[tuple[str, ...]] = ()
+    must_not_exceed: ClassVar[tuple[str, ...]] = ()
+    """Two keys, of which the second one limits the first one; or none."""
+
     def conflicts(self) -> Iterator[Mistake]:
         """Yield the conflicts between keys of this table. Only the first one is reported: others may follow from it."""
-        return iter(())
+        for keys, is_wrong, what, sign in (
+            (self.must_be_below, operator.ge, "is not below", "<"),
+            (self.must_not_exceed, operator.gt, "is above", "<="),
+        ):
+            if keys and is_wrong(*(getattr(self, key) for key in keys)):
+                value = self.model_dump(mode="json")[keys[0]]
+                yield Mistake(keys[0], f"{what} {keys[1]}", value, f" {sign} ".join(keys))
 
     @model_validator(mode="after")
     def _check_conflicts(self) -> Self:

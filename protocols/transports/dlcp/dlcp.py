@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import ACK, BITMAP, STOP
@@ -85,11 +85,11 @@ from gradwire.protocols.transports.dlcp.sender import (
     pull,
     start,
 )
-from gradwire.scenarios.schema.base import Count, Flag, single_mistake
+from gradwire.scenarios.schema.base import Count, Flag
 from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.schema.job.loss_bound import LOSSY
 from gradwire.scenarios.schema.network.transport_base import Gain, Transport
-from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate, format_time
+from gradwire.scenarios.units import Bps, PositiveTime, Ps, Rate
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, SIDE_CHANNEL_BYTES, UDP_OVERHEAD
 
 ORDERS = {"important_first": IMPORTANT_FIRST, "sequential": SEQUENTIAL, "random": RANDOM}
@@ -210,11 +210,7 @@ class Dlcp(Transport):
     add_rate: Annotated[Rate, DELAY] = Bps(10_000_000)
     """Additive increase per update on a 10 Gbps line; scaled with the line rate (the scaling is ours)."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Dlcp:
-        if self.t_low >= self.t_high:
-            raise single_mistake("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
-        return self
+    must_be_below = ("t_low", "t_high")
 
     wire = "udp"
 

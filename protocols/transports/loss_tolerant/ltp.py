@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import ACK, BLOCKED, STOP
@@ -47,7 +47,7 @@ from gradwire.protocols.transports.loss_tolerant.ltp_layout import (
     LtpReceiver,
 )
 from gradwire.protocols.transports.loss_tolerant.ltp_rate import packet_time, set_rate, unloaded_time, update_rate
-from gradwire.scenarios.schema.base import Flag, single_mistake
+from gradwire.scenarios.schema.base import Flag
 from gradwire.scenarios.schema.job.loss_bound import LOSSY
 from gradwire.scenarios.schema.network.transport_base import Gain, Transport
 from gradwire.scenarios.units import PositiveTime, Ps
@@ -236,11 +236,7 @@ class Ltp(Transport):
     floor: Annotated[int, Field(ge=1, le=1 << 20, strict=True)] = 1000
     """The rate is at least line rate over this."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Ltp:
-        if self.threshold > self.deadline:
-            raise single_mistake("threshold", "is above deadline", self.threshold, "threshold <= deadline")
-        return self
+    must_not_exceed = ("threshold", "deadline")
 
     wire = "udp"
 

@@ -22,16 +22,13 @@ So RoCE needs a lossless network (`switch.pfc`) that keeps the order (no sprayin
 
 from __future__ import annotations
 
-from pydantic import model_validator
-
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Bitmap, Word
 from gradwire.jit.records.constants import ACK, BLOCKED, NACK
 from gradwire.jit.records.flows import Parameters, Receiver, Sender
 from gradwire.protocols.transports.base import Context, set_bit
-from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.transport_base import Transport
-from gradwire.scenarios.units import PositiveTime, Ps, format_time
+from gradwire.scenarios.units import PositiveTime, Ps
 
 
 class GoBackNFlow(Sender):
@@ -147,11 +144,7 @@ class GoBackN(Transport):
     max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest time-out."""
 
-    @model_validator(mode="after")
-    def _rto_ordered(self) -> GoBackN:
-        if self.rto > self.max_rto:
-            raise single_mistake("rto", "is above max_rto", format_time(self.rto), "rto <= max_rto")
-        return self
+    must_not_exceed = ("rto", "max_rto")
 
     wire = "roce"
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records import Word
@@ -47,9 +47,8 @@ from gradwire.protocols.transports.common.window import (
 )
 from gradwire.protocols.transports.common.window import on_timer as time_out
 from gradwire.protocols.transports.common.window import start as start_window
-from gradwire.scenarios.schema.base import single_mistake
 from gradwire.scenarios.schema.network.transport_base import Gain, Tcp
-from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size, format_time
+from gradwire.scenarios.units import Bps, Bytes, PositiveTime, Ps, Rate, Size
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
 
@@ -182,11 +181,7 @@ class Timely(Reliable, Tcp):
     segment: Size = Bytes(16_384)
     """The rate changes once per this many bytes acknowledged."""
 
-    @model_validator(mode="after")
-    def _thresholds(self) -> Timely:
-        if self.t_low >= self.t_high:
-            raise single_mistake("t_low", "is not below t_high", format_time(self.t_low), "t_low < t_high")
-        return self
+    must_be_below = ("t_low", "t_high")
 
     wire = "udp"
 

@@ -64,7 +64,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gradwire.jit.compiled import njit
 from gradwire.jit.records.constants import ACK, BITMAP, BLOCKED, MASK_SEQUENCE, NACK, PULL
@@ -95,7 +95,7 @@ from gradwire.protocols.transports.ultra_ethernet.nscc_window import (
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.base import Count, Flag
 from gradwire.scenarios.schema.effect_conditions import Precondition
-from gradwire.scenarios.schema.network.transport_base import Factor, Gain, Transport, check_timeouts
+from gradwire.scenarios.schema.network.transport_base import Factor, Gain, Transport
 from gradwire.scenarios.units import PositiveTime, Ps
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 
@@ -286,10 +286,7 @@ class Nscc(Reliable, Transport):
     below_control: Flag = True
     """Data goes one queue below its usual one: headers and control packets go first. Ours."""
 
-    @model_validator(mode="after")
-    def _check_order(self) -> Nscc:
-        check_timeouts(self.min_rto, self.max_rto)
-        return self
+    must_not_exceed = ("min_rto", "max_rto")
 
     @property
     def wants_trimming(self) -> bool:  # type: ignore[override]

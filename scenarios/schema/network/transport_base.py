@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gradwire.scenarios.errors import Mistake
-from gradwire.scenarios.schema.base import Count, Natural, ScenarioTable, single_mistake
+from gradwire.scenarios.schema.base import Count, Natural, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.units import Bytes, PositiveTime, Ps, Size, format_size, format_time
 
@@ -90,6 +90,7 @@ class Transport(ScenarioTable):
     """Queue of acknowledgements and control packets."""
 
     def conflicts(self) -> Iterator[Mistake]:
+        yield from super().conflicts()
         if self.payload % 4 or not MIN_PAYLOAD <= self.payload <= MAX_PAYLOAD:
             what = "is not a payload of whole float32 values"
             expected = f"a multiple of 4 bytes from {MIN_PAYLOAD}B to {MAX_PAYLOAD}B"
@@ -135,16 +136,14 @@ class Transport(ScenarioTable):
 class Tcp(Transport):
     """Common keys of TCP's variants: selective acknowledgements and time-outs [RFC 5681, 6582, 6675, 6298]."""
 
+    must_not_exceed = ("min_rto", "max_rto")
+
     initial_window: Count = 10
     """Packets [RFC 6928]."""
     min_rto: PositiveTime = Ps(2_000_000_000)
     """Smallest retransmission time-out: 2 ms as in the DCTCP experiments [code]; Linux has 200 ms."""
     max_rto: PositiveTime = Ps(1_000_000_000_000)
     """Largest retransmission time-out."""
-
-    def conflicts(self) -> Iterator[Mistake]:
-        yield from super().conflicts()
-        check_timeouts(self.min_rto, self.max_rto)
 
 
 class LossBasedTcp(Tcp):
@@ -186,9 +185,3 @@ class ConnectionTransport(Transport):
     class, as in distributed training: its messages follow each other in the order of their starts, the next one's
     packets as soon as the window allows, and window, round trip estimate and time-out carry over; after a silence of
     more than a time-out the window is reset [RFC 5681 section 4.1, RFC 2861]."""
-
-
-def check_timeouts(least: int, most: int) -> None:
-    """Raise a mistake if the smallest time-out is above the largest."""
-    if least > most:
-        raise single_mistake("min_rto", "is above max_rto", format_time(least), "min_rto <= max_rto")
