@@ -11,18 +11,8 @@ from gradwire.analysis.fidelity.fidelity_measure import Measure
 from gradwire.analysis.fidelity.fidelity_report import HEADINGS, RANGE_HEADING, measure_row, seeds_grid
 from gradwire.analysis.measurement_window import completion_times
 from gradwire.analysis.metrics import measure
+from gradwire.analysis.report import html_page as html
 from gradwire.analysis.report.charts import Axis, Chart, Lines, Series
-from gradwire.analysis.report.html_page import (
-    PageSection,
-    bullet_list,
-    chart,
-    code,
-    collapsible,
-    grid,
-    heading,
-    paragraph,
-    table,
-)
 from gradwire.analysis.report.run_sections import tail_chart
 from gradwire.analysis.training.seed_statistics import TrainingArm, rows_by_seed, rows_over
 from gradwire.analysis.training.training_comparison import MEASURES, have_equal_steps, rows_of
@@ -64,13 +54,13 @@ VERDICTS = (
 
 def training_section(
     trainings: Sequence[tuple[TrainingResult, str, Path | None]], title: str, arms: Sequence[TrainingArm] = ()
-) -> PageSection:
+) -> html.PageSection:
     """Return the section of training runs, each with the text of its scenario and its folder, if any.
 
     arms : groups of the runs, if they are from several seeds.
     """
     all_of = [run for run, _, _ in trainings]
-    section = PageSection(title, "training run" if len(all_of) == 1 else f"{len(all_of)} training runs")
+    section = html.PageSection(title, "training run" if len(all_of) == 1 else f"{len(all_of)} training runs")
     facts = list(_learned_facts(all_of)) or ["No step is complete yet."]
     section.lead, *more = facts if len(all_of) < 2 else [f"{len(all_of)} training runs side by side.", *facts]
     if arms:
@@ -78,20 +68,20 @@ def training_section(
         counts_text = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{max(counts)}"
         section.lead = f"{len(arms)} {'policy' if len(arms) == 1 else 'policies'}, each from {counts_text} seeds."
         more = [fact for fact in more if fact.startswith("**") or fact.endswith(NOT_EVALUATED)]
-        section.add(table("", [arm.name for arm in arms], rows_over(arms)), paragraph(INTERVALS))
-    section.add(bullet_list(more))
-    section.add(*(chart(run) for run in (_seeds_charts(arms) if arms else _learned_charts(all_of))))
+        section.add(html.table("", [arm.name for arm in arms], rows_over(arms)), html.paragraph(INTERVALS))
+    section.add(html.bullet_list(more))
+    section.add(*(html.chart(run) for run in (_seeds_charts(arms) if arms else _learned_charts(all_of))))
     if arms:
-        section.add(heading("Final accuracy"), table("", [arm.name for arm in arms], rows_by_seed(arms)))
+        section.add(html.heading("Final accuracy"), html.table("", [arm.name for arm in arms], rows_by_seed(arms)))
     else:
-        section.add(heading("Figures"), table("", [run.name for run in all_of], rows_of(all_of)))
-    section.add(heading("Commands"))
+        section.add(html.heading("Figures"), html.table("", [run.name for run in all_of], rows_of(all_of)))
+    section.add(html.heading("Commands"))
     commands = [str(run.summary.get("command", "")) for run in all_of]
     commands = [command for command in commands if command.startswith("gradwire ")]  # empty for runs from Python
     commands += [f"gradwire train {at}/scenario.toml" for _, _, at in trainings if at is not None]
-    section.add(code("\n".join(dict.fromkeys(commands))))
+    section.add(html.code("\n".join(dict.fromkeys(commands))))
     for run, (_, text, _) in zip(all_of, trainings, strict=True):
-        section.add(collapsible(f"Scenario of {run.name}", code(text.strip())) if text else "")
+        section.add(html.collapsible(f"Scenario of {run.name}", html.code(text.strip())) if text else "")
     return section
 
 
@@ -173,25 +163,28 @@ def _thinned(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
-def claims_section(data: Json, title: str) -> PageSection:
+def claims_section(data: Json, title: str) -> html.PageSection:
     """Return the section of judged claims from claims.json."""
     claims = data["claims"]
     counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
-    section = PageSection(title, "claims")
+    section = html.PageSection(title, "claims")
     word = "claim" if len(claims) == 1 else "claims"
     section.lead = f"{len(claims)} {word}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n) + "."
     rows = [[claim["id"], claim["claim"], claim["published"], claim["verdict"]] for claim in claims]
-    section.add(paragraph(basis_text(data)) if "traces" in data else "")
-    section.add(grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
+    section.add(html.paragraph(basis_text(data)) if "traces" in data else "")
+    section.add(html.grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
     for claim in claims:
-        section.add(heading(f"{claim['id']}: {claim['claim']}"))
-        section.add(paragraph(f"Published: {claim['published'] or 'nothing'} (source: {claim['source']})", "remark"))
+        section.add(html.heading(f"{claim['id']}: {claim['claim']}"))
         section.add(
-            paragraph(f"**{claim['verdict']}.** {claim['reason']}"), paragraph(claim.get("remark", ""), "remark")
+            html.paragraph(f"Published: {claim['published'] or 'nothing'} (source: {claim['source']})", "remark")
         )
-        section.add(_expectations(claim["expectations"]), *(chart(one) for one in _claim_chart(claim)))
+        section.add(
+            html.paragraph(f"**{claim['verdict']}.** {claim['reason']}"),
+            html.paragraph(claim.get("remark", ""), "remark"),
+        )
+        section.add(_expectations(claim["expectations"]), *(html.chart(one) for one in _claim_chart(claim)))
         section.add(_effects(claim["effects"]), _claim_figures(claim))
-    section.add(heading("Commands"), code(data["command"]))
+    section.add(html.heading("Commands"), html.code(data["command"]))
     return section
 
 
@@ -211,7 +204,7 @@ def _expectations(expectations: Sequence[Json]) -> str:
         published, verdict = _beside_published(expectation)
         rows.append([what, value, published, verdict, expected, "; ".join(filter(None, [holds, remark]))])
     heads = ["figure", "measured, median", "published", "verdict", "our limit [ours]", ""]
-    return grid(Grid("", heads, rows), words=True) if rows else ""
+    return html.grid(Grid("", heads, rows), words=True) if rows else ""
 
 
 def _beside_published(expectation: Json) -> tuple[str, str]:
@@ -240,7 +233,7 @@ def _effects(effects: Sequence[Json]) -> str:
             ]
         )
     head = ["setting", "variant", "mean", "minus baseline (points)", "95 % interval", ""]
-    return grid(Grid("", head, rows), words=True) if rows else ""
+    return html.grid(Grid("", head, rows), words=True) if rows else ""
 
 
 def _claim_chart(claim: Json) -> Iterator[Chart]:
@@ -281,41 +274,41 @@ def _claim_figures(claim: Json) -> str:
             values = [row[name] for row in matching if row.get(name) is not None]
             cells.append(value_text(median(values), unit_of(name)) if values else "-")
         rows.append([setting, label_of(policy), *cells])
-    return collapsible(
-        "all measures", grid(Grid("", ["setting", "policy", *(MEASURE_LABELS[name] for name in names)], rows))
+    return html.collapsible(
+        "all measures", html.grid(Grid("", ["setting", "policy", *(MEASURE_LABELS[name] for name in names)], rows))
     )
 
 
 # --- fidelity --------------------------------------------------------------------------------------------------------
 
 
-def fidelity_section(data: Json, sim: Result, emu: Result, title: str) -> PageSection:
+def fidelity_section(data: Json, sim: Result, emu: Result, title: str) -> html.PageSection:
     """Return the section on the agreement of an emulated and a simulated run, from fidelity.json and their Results."""
     verdicts: list[str] = data["verdicts"]
-    section = PageSection(title, "fidelity", f"**{verdicts[-1]}.**", [])
+    section = html.PageSection(title, "fidelity", f"**{verdicts[-1]}.**", [])
     seeds = data.get("seeds") or []
     if seeds:
         seed_names = [str(row["seed"]) for row in seeds]
         seed_list = f"{', '.join(seed_names[:-1])} and {seed_names[-1]}"
         runs = f"{len(seeds)} runs of each world, with the seeds {seed_list}"
-        section.add(paragraph(f"{runs}, whose messages are judged together."))
-    section.add(bullet_list(verdicts[:-1]))
-    section.add(*(chart(plot) for plot in _both(sim, emu)))
+        section.add(html.paragraph(f"{runs}, whose messages are judged together."))
+    section.add(html.bullet_list(verdicts[:-1]))
+    section.add(*(html.chart(plot) for plot in _both(sim, emu)))
     if seeds:
-        section.add(heading("Mean completion time, seed by seed"), grid(seeds_grid(seeds)._replace(title="")))
+        section.add(html.heading("Mean completion time, seed by seed"), html.grid(seeds_grid(seeds)._replace(title="")))
         if sum(row["difference"] is not None for row in seeds) > 1:
-            section.add(paragraph("± is half of the 95 % interval of the mean difference, in percentage points."))
+            section.add(html.paragraph("± is half of the 95 % interval of the mean difference, in percentage points."))
     measures = [Measure(**{key: value for key, value in row.items() if key != "passed"}) for row in data["measures"]]
     scatter = any(entry.low is not None for entry in measures)
     head = [*HEADINGS[:2], RANGE_HEADING, *HEADINGS[2:]] if scatter else HEADINGS
     measures.sort(key=lambda entry: entry.is_within is not False)
     rows = [measure_row(entry, scatter) for entry in measures]
-    section.add(heading("Figures"), grid(Grid("", ["figure", *head[1:]], rows)))
+    section.add(html.heading("Figures"), html.grid(Grid("", ["figure", *head[1:]], rows)))
     commands = [str(run.timing["command"]) for run in (sim, emu) if run.timing.get("command")]
     if commands:
-        section.add(heading("Commands"), code("\n".join(dict.fromkeys(commands))))
+        section.add(html.heading("Commands"), html.code("\n".join(dict.fromkeys(commands))))
     if sim.scenario:
-        section.add(collapsible("Scenario of the run", code(sim.scenario.strip())))
+        section.add(html.collapsible("Scenario of the run", html.code(sim.scenario.strip())))
     return section
 
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from gradwire.analysis.report import html_page as html
 from gradwire.analysis.report.charts import Chart
-from gradwire.analysis.report.html_page import (
-    PageSection,
-    bullet_list,
-    chart,
-    code,
-    collapsible,
-    grid,
-    heading,
-    paragraph,
-)
 from gradwire.studies.sweep.outcome import Sweep
 from gradwire.studies.sweep.plots.plot_data import PlotData, label_of
 from gradwire.studies.sweep.plots.plot_kinds import KINDS
@@ -29,22 +20,24 @@ MOST_MEASURES = 4
 MOST_FAILURES = 20
 
 
-def sweep_section(sweep: Sweep) -> PageSection:
+def sweep_section(sweep: Sweep) -> html.PageSection:
     """Return the section of a sweep."""
-    section = PageSection(sweep.file.name, "sweep", f"{sweep.text}, over {', '.join(sweep.axes) or 'nothing'}.")
-    section.add(paragraph(sweep.file.description), bullet_list(_facts(sweep)))
+    section = html.PageSection(sweep.file.name, "sweep", f"{sweep.text}, over {', '.join(sweep.axes) or 'nothing'}.")
+    section.add(html.paragraph(sweep.file.description), html.bullet_list(_facts(sweep)))
     for plot in sweep.file.plot or _plain_plots(sweep):
-        section.add(*(chart(item) for item in charts_of(sweep, plot)))
-    explained = paragraph(interval_remark(sweep.points, sweep.records, sweep.file.measures), "remark")
-    section.add(heading("Figures"), explained, grid(sweep.grid))
+        section.add(*(html.chart(item) for item in charts_of(sweep, plot)))
+    explained = html.paragraph(interval_remark(sweep.points, sweep.records, sweep.file.measures), "remark")
+    section.add(html.heading("Figures"), explained, html.grid(sweep.grid))
     failed = [f"{point.name}: {record.why}" for point, record in sweep.failures[:MOST_FAILURES]]
-    section.add(collapsible(f"{len(sweep.failures)} runs failed", bullet_list(failed)) if failed else "")
+    section.add(html.collapsible(f"{len(sweep.failures)} runs failed", html.bullet_list(failed)) if failed else "")
     if sweep.folder is not None:
         declared = sweep.folder / SWEEP_FILE
         again = shlex.join(["gradwire", "sweep", str(declared), "--out", str(sweep.folder)])
-        section.add(heading("Resume"), code(again))
+        section.add(html.heading("Resume"), html.code(again))
         if declared.is_file():
-            section.add(collapsible("Declaration of the sweep", code(declared.read_text(encoding="utf-8").strip())))
+            section.add(
+                html.collapsible("Declaration of the sweep", html.code(declared.read_text(encoding="utf-8").strip()))
+            )
     return section
 
 

@@ -11,19 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gradwire.analysis.comparison.tables import Grid, html_table, print_grid
 from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.table_schema import as_pandas
+from gradwire.studies.sweep import sweep_tables as tables
 from gradwire.studies.sweep.point_store import State, write_errors
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import SweepFile, plot_files
-from gradwire.studies.sweep.sweep_tables import (
-    grid_of,
-    interval_remark,
-    point_lines,
-    rows_of_table,
-    shortened,
-    summary_lines,
-    table_of,
-    write_table,
-)
 
 if TYPE_CHECKING:
     import pandas
@@ -66,12 +57,12 @@ class Sweep:
     def table(self) -> pyarrow.Table:
         """One row per coordinates: means over the seeds, 95 % intervals, counts
         (`gradwire.studies.sweep.sweep_tables`)."""
-        return table_of(summary_lines(self.points, self.records, self.file.measures), self.axes)
+        return tables.table_of(tables.summary_lines(self.points, self.records, self.file.measures), self.axes)
 
     @property
     def points_table(self) -> pyarrow.Table:
         """One row per point."""
-        return table_of(point_lines(self.points, self.records, self.file.measures), self.axes)
+        return tables.table_of(tables.point_lines(self.points, self.records, self.file.measures), self.axes)
 
     def to_pandas(self, points: bool = False) -> pandas.DataFrame:
         """Return `table`, or `points_table`, as a pandas DataFrame. Raises MissingExtraError if pandas is not
@@ -87,7 +78,7 @@ class Sweep:
     @property
     def grid(self) -> Grid:
         """`table` as texts."""
-        return grid_of(self.file, self.points, self.records)
+        return tables.grid_of(self.file, self.points, self.records)
 
     @property
     def complete(self) -> bool:
@@ -146,15 +137,15 @@ class Sweep:
     def _repr_html_(self) -> str:
         """Return the notebook view: the table of means."""
         grid = self.grid
-        names, rows = rows_of_table(grid)
+        names, rows = tables.rows_of_table(grid)
         table = html_table("", names, rows, grid.head[0])
         return f"<p><b>{escape(self.file.name)}</b>: {escape(self.text)}</p>{table}"
 
     def print(self) -> None:
         """Print the table of means to stdout; of a long one the beginning."""
-        grid, more = shortened(self.grid)
+        grid, more = tables.shortened(self.grid)
         print_grid(grid)
-        print(interval_remark(self.points, self.records, self.file.measures))
+        print(tables.interval_remark(self.points, self.records, self.file.measures))
         if more:
             print(f"and {more:,} more lines: sweep.csv has all of them")
         for text in self.axes_without_effect:
@@ -165,8 +156,8 @@ class Sweep:
         from gradwire.analysis.figure_files import save_figure
 
         with write_errors(folder):
-            write_table(self.table, folder, "sweep")
-            write_table(self.points_table, folder, "points")
+            tables.write_table(self.table, folder, "sweep")
+            tables.write_table(self.points_table, folder, "points")
             files = []
             for name, figure in self.plot().items() if self.file.plot else ():
                 for path in plot_files(self.file, folder)[name]:
@@ -183,6 +174,6 @@ class Sweep:
             "measures": list(self.file.measures),
             "states": dict(self.states),
             "notes": self.axes_without_effect,
-            "rows": summary_lines(self.points, self.records, self.file.measures),
+            "rows": tables.summary_lines(self.points, self.records, self.file.measures),
             "failures": [{"point": point.name, "why": record.why} for point, record in self.failures],
         }

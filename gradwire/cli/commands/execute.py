@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.commands.testbed import (
-    At,
-    Clock,
-    Pcap,
-    Switch,
-    check_captures,
-    preparation_text,
-    print_engines,
-    request_of,
-)
+from gradwire.cli.commands import testbed
 from gradwire.cli.options import Force, Json, MaxWall, PolicyName, ScenarioName, Set, Trust
 from gradwire.cli.terminal import for_people
 from gradwire.scenarios.terminal_text import unescaped
@@ -47,8 +38,8 @@ def cmd_exec(
     ] = None,
     policy: PolicyName = None,
     set_: Set = None,
-    clock: Clock = None,
-    switch: Switch = None,
+    clock: testbed.Clock = None,
+    switch: testbed.Switch = None,
     hosts: Annotated[
         str | None, typer.Option(metavar="H0,H1,...", help="Hosts that run it, in the order of ranks; all if absent.")
     ] = None,
@@ -62,8 +53,8 @@ def cmd_exec(
     trace: Annotated[
         str | None, typer.Option(metavar="TRACE", help="Trace with the compute times for --compute trace.")
     ] = None,
-    pcap: Pcap = None,
-    at: At = None,
+    pcap: testbed.Pcap = None,
+    at: testbed.At = None,
     max_wall: MaxWall = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the Result, the ranks' output and their marks to this new directory.")
@@ -84,10 +75,10 @@ def cmd_exec(
 
     if not command:
         raise GradwireError("has no command", "gradwire exec", "-- and a command, such as -- python train.py")
-    check_captures(pcap, at)
+    testbed.check_captures(pcap, at)
     loaded = load_scenario(scenario, set=set_ or [], policy=policy)
     with claim_output(out, force) as place, temporary_folder("gradwire-left-") as left_folder:
-        common = request_of(clock, switch, max_wall, 1, pcap, at)
+        common = testbed.request_of(clock, switch, max_wall, 1, pcap, at)
         request = _request(command, hosts, ranks_per_host, (compute, trace), common)
         result, finished = _run(loaded, request, left_folder, as_json)
         result.timing.update(asked(scenario, set_ or []))
@@ -148,7 +139,7 @@ def _print_news(quiet: bool) -> Callable[[Mapping[str, Any]], None]:
             what = "ending: ranks end when none computes; a second Ctrl-C ends them at once, without a Result"
             print(what, file=sys.stderr, flush=True)
         elif state in ("compiling", "again", "building"):
-            print(preparation_text(news), file=sys.stderr, flush=True)
+            print(testbed.preparation_text(news), file=sys.stderr, flush=True)
 
     return on_news
 
@@ -167,7 +158,7 @@ def _report(
     else:
         for line in _lines(result):
             typer.echo(line)
-        print_engines([result])
+        testbed.print_engines([result])
     written = SavedOutput(None)
     if out is not None:
 

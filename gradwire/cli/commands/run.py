@@ -12,25 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradwire.cli import options
 from gradwire.cli.early_imports import import_during_run, without_collector
 from gradwire.cli.effect_notes import print_notes
-from gradwire.cli.options import (
-    Breakdown,
-    Force,
-    Json,
-    MaxWall,
-    Out,
-    Plots,
-    PolicyName,
-    Set,
-    Threads,
-    TraceName,
-    Trust,
-    check_plot_format,
-    library_names,
-    overrides_from_options,
-    seconds_of,
-)
 from gradwire.cli.terminal import for_people, progress
 from gradwire.scenarios.interrupt import defer_interrupt, mark_caught
 
@@ -42,11 +26,13 @@ COMPILING = "compiling the packet engine (once per transport and load balancer, 
 
 
 @for_people
-def cmd_demo(threads: Threads = 1, out: Out = None, plots: Plots = "png", as_json: Json = False) -> None:
+def cmd_demo(
+    threads: options.Threads = 1, out: options.Out = None, plots: options.Plots = "png", as_json: options.Json = False
+) -> None:
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
     from gradwire.result_store.folders.output_folder import Claim, NumberedClaim
 
-    check_plot_format(plots)
+    options.check_plot_format(plots)
     with Claim(out) if out is not None else NumberedClaim("results/demo") as place:
         run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
         _compare(["demo"], [], run, place, as_json, plots, page=True)
@@ -57,32 +43,33 @@ def cmd_run(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="A scenario file, the name of one of the library, or a Result to repeat.", autocompletion=library_names
+            help="A scenario file, the name of one of the library, or a Result to repeat.",
+            autocompletion=options.library_names,
         ),
     ],
-    policy: PolicyName = None,
-    trace: TraceName = None,
-    set_: Set = None,
-    threads: Threads = 1,
-    max_wall: MaxWall = None,
-    out: Out = None,
+    policy: options.PolicyName = None,
+    trace: options.TraceName = None,
+    set_: options.Set = None,
+    threads: options.Threads = 1,
+    max_wall: options.MaxWall = None,
+    out: options.Out = None,
     plots: Annotated[
         str | None, typer.Option("--plots", metavar="FORMAT", help="Add plots to the tables of --out: png, pdf or svg.")
     ] = None,
-    breakdown: Breakdown = False,
+    breakdown: options.Breakdown = False,
     fast_forward: Annotated[
         bool, typer.Option("--fast-forward/--no-fast-forward", help="Skip iterations that would repeat others exactly.")
     ] = True,
     uncompiled: Annotated[
         bool, typer.Option("--uncompiled", help="Run the engine as plain Python: breakpoints work in components. Slow.")
     ] = False,
-    force: Force = False,
-    trust: Trust = False,
-    as_json: Json = False,
+    force: options.Force = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Simulate one scenario and print its results. Exits with 1 if a loss bound is broken or the time limit reached."""
     if plots is not None:
-        check_plot_format(plots, out)
+        options.check_plot_format(plots, out)
     if uncompiled and threads > 1:
         typer.echo("note: --threads has no effect with --uncompiled: plain Python runs in one thread", err=True)
     with without_collector():
@@ -90,7 +77,7 @@ def cmd_run(
         from gradwire.result_store.provenance import asked, is_result_folder
         from gradwire.scenarios.loading.load import list_library, load_scenario
 
-        overrides, limit = overrides_from_options(set_, trace), seconds_of(max_wall)
+        overrides, limit = options.overrides_from_options(set_, trace), options.seconds_of(max_wall)
         if scenario not in list_library() and is_result_folder(scenario):
             chosen = _scenario_of_result(scenario, overrides, policy)
         else:
@@ -113,31 +100,35 @@ def cmd_run(
 def cmd_compare(
     sources: Annotated[
         list[str],
-        typer.Argument(help="Scenarios (all their policies) or Result directories.", autocompletion=library_names),
+        typer.Argument(
+            help="Scenarios (all their policies) or Result directories.", autocompletion=options.library_names
+        ),
     ],
-    trace: TraceName = None,
-    set_: Set = None,
-    threads: Threads = 1,
+    trace: options.TraceName = None,
+    set_: options.Set = None,
+    threads: options.Threads = 1,
     jobs: Annotated[int, typer.Option(min=1, max=1024, help="Policies run in parallel, each in its own process.")] = 1,
-    max_wall: MaxWall = None,
-    out: Out = None,
-    plots: Plots = "png",
+    max_wall: options.MaxWall = None,
+    out: options.Out = None,
+    plots: options.Plots = "png",
     all_metrics: Annotated[
         bool, typer.Option("--all-metrics", help="Print a second table: time-outs, classes, links, retransmissions.")
     ] = False,
-    breakdown: Breakdown = False,
-    force: Force = False,
-    trust: Trust = False,
-    as_json: Json = False,
+    breakdown: options.Breakdown = False,
+    force: options.Force = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Compare policies on the same trace, as a table; --out adds plots. Exits with 1 if a loss bound is broken or a
     time limit is reached."""
     from gradwire.result_store.folders.replacement import claim_output
 
-    check_plot_format(plots)
+    options.check_plot_format(plots)
     with claim_output(out, force) as place:
-        run = partial(_simulate, threads=threads, max_wall_s=seconds_of(max_wall), quiet=as_json, jobs=jobs)
-        _compare(sources, overrides_from_options(set_, trace), run, place, as_json, plots, all_metrics, breakdown)
+        run = partial(_simulate, threads=threads, max_wall_s=options.seconds_of(max_wall), quiet=as_json, jobs=jobs)
+        _compare(
+            sources, options.overrides_from_options(set_, trace), run, place, as_json, plots, all_metrics, breakdown
+        )
 
 
 def _scenario_of_result(folder: str, overrides: list[str], policy: str | None) -> Scenario:
@@ -161,7 +152,7 @@ def _simulate(
     threads: int,
     max_wall_s: float | None,
     quiet: bool,
-    options: dict[str, Any],
+    command: dict[str, Any],
     jobs: int = 1,
     fast_forward: bool = True,
     compiled: bool = True,
@@ -169,7 +160,7 @@ def _simulate(
     """Return one Result per scenario, and False after Ctrl-C; the interrupted one is included if it has rows. The
     reason for a stall is printed at once."""
     if jobs > 1 and len(scenarios) > 1:
-        return _simulate_in_processes(scenarios, threads, max_wall_s, quiet, options, jobs)
+        return _simulate_in_processes(scenarios, threads, max_wall_s, quiet, command, jobs)
     with without_collector():
         from gradwire.sim.engine.specialization import compile_ahead
         from gradwire.sim.simulate import Stalled, check_uncompiled, simulate
@@ -193,17 +184,17 @@ def _simulate(
                         compiled=compiled,
                     )
                 )
-                results[-1].timing.update(options)
+                results[-1].timing.update(command)
         except Stalled as stop:
             typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
-            stop.result.timing.update(options)
+            stop.result.timing.update(command)
             results.append(stop.result)
         except KeyboardInterrupt as stop:
             mark_caught()
             partial_result: Result | None = getattr(stop, "result", None)
             if partial_result is None:
                 return results, False
-            partial_result.timing.update(options)
+            partial_result.timing.update(command)
             has_rows = (
                 partial_result.stored_rows("iterations").num_rows or partial_result.stored_rows("messages").num_rows
             )
@@ -212,7 +203,7 @@ def _simulate(
 
 
 def _simulate_in_processes(
-    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, options: dict[str, Any], jobs: int
+    scenarios: list[Scenario], threads: int, max_wall_s: float | None, quiet: bool, command: dict[str, Any], jobs: int
 ) -> tuple[list[Result], bool]:
     """Simulate in parallel processes; see `_simulate`. After Ctrl-C only finished runs are returned."""
     from gradwire.studies.parallel.side_by_side import simulate_in_processes
@@ -220,7 +211,7 @@ def _simulate_in_processes(
     with progress(scenarios[0].name, quiet) as show:
         outcomes, finished = simulate_in_processes(scenarios, jobs, threads, max_wall_s, show)
     for result, stalled in outcomes:
-        result.timing.update(options)
+        result.timing.update(command)
         if stalled:
             name, policy = result.summary["name"], result.summary["policy"]
             typer.echo(f"gradwire: {name} {policy}: {stalled}", err=True)
@@ -262,7 +253,7 @@ def _compare(
     for source, stored, variants in inputs:
         results += stored
         if variants and finished:
-            simulated, finished = simulate(variants, options=asked(source, overrides))
+            simulated, finished = simulate(variants, command=asked(source, overrides))
             results += simulated
     _show(results, finished, out, as_json, plots, details=details, parts=parts, page=page)
 

@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import (
-    Json,
-    PolicyName,
-    ScenarioName,
-    Set,
-    Threads,
-    TraceName,
-    Trust,
-    complete_from,
-    complete_words,
-    overrides_from_options,
-    seconds_of,
-)
+from gradwire.cli import options
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -33,7 +21,7 @@ MOST_FAILURES = 10
 """Maximum number of failures printed."""
 
 
-sweep_names = complete_from("gradwire.scenarios.loading.load", "list_sweeps")
+sweep_names = options.complete_from("gradwire.scenarios.loading.load", "list_sweeps")
 
 
 @for_people
@@ -45,7 +33,7 @@ def cmd_sweep(
         str,
         typer.Option(
             help="local: processes of this machine; ray: tasks of a Ray cluster.",
-            autocompletion=complete_words("local", "ray"),
+            autocompletion=options.complete_words("local", "ray"),
         ),
     ] = "local",
     address: Annotated[
@@ -67,14 +55,14 @@ def cmd_sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs, and those that are done; run nothing.")
     ] = False,
-    trust: Trust = False,
-    as_json: Json = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run many scenarios along axes, with seeds: tables of means and intervals, and plots. An interrupted or extended
     sweep is resumed by the same command. Exits with 1 if a point has failed, or the time limit was reached."""
     from gradwire.studies.sweep.runner import plan_sweep, sweep
 
-    limit = seconds_of(max_wall)
+    limit = options.seconds_of(max_wall)
     if dry_run:
         outcome, lines = plan_sweep(source, out, jobs, retry_failed)
         typer.echo(json.dumps(outcome.as_dict()) if as_json else "\n".join(lines))
@@ -116,18 +104,18 @@ def _report_problems(outcome: Sweep) -> None:
 
 @for_people
 def cmd_tune(
-    scenario: ScenarioName,
-    policy: PolicyName = None,
-    trace: TraceName = None,
-    set_: Set = None,
+    scenario: options.ScenarioName,
+    policy: options.PolicyName = None,
+    trace: options.TraceName = None,
+    set_: options.Set = None,
     job: Annotated[int, typer.Option(min=0, max=10_000, help="Index of the job whose scheduler is tuned.")] = 0,
     trials: Annotated[
         int, typer.Option(min=1, max=1000, help="Number of runs, including that of the unchanged scenario.")
     ] = 20,
-    threads: Threads = 1,
+    threads: options.Threads = 1,
     out: Annotated[Path | None, typer.Option(help="Write the scenario with the best pair to this new file.")] = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Find ByteScheduler's partition and credit by Bayesian optimisation over simulated runs, as its paper does over
     real ones."""
@@ -137,7 +125,7 @@ def cmd_tune(
 
     if out is not None:
         refuse_unwritable(out, file=True)
-    chosen = load_scenario(scenario, set=overrides_from_options(set_, trace), policy=policy)
+    chosen = load_scenario(scenario, set=options.overrides_from_options(set_, trace), policy=policy)
 
     def show(number: int, trial: Trial) -> None:
         partition, credit, time = trial.texts()

@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradwire.cli.options import (
-    Force,
-    Json,
-    MaxWall,
-    PolicyName,
-    ScenarioName,
-    Set,
-    TraceName,
-    Trust,
-    complete_words,
-    overrides_from_options,
-    seconds_of,
-)
+from gradwire.cli import options
 from gradwire.cli.terminal import Progress, for_people, progress
 from gradwire.scenarios.interrupt import mark_caught
 from gradwire.studies.connect import emulate
@@ -38,14 +26,14 @@ Clock = Annotated[
     str | None,
     typer.Option(
         help="wall, or virtual: inside a kernel whose time stops while anything computes.",
-        autocompletion=complete_words(*CLOCKS),
+        autocompletion=options.complete_words(*CLOCKS),
     ),
 ]
 Switch = Annotated[
     str | None,
     typer.Option(
         help="Switch backend: auto, red, bpf or userspace.",
-        autocompletion=complete_words("auto", "red", "bpf", "userspace"),
+        autocompletion=options.complete_words("auto", "red", "bpf", "userspace"),
     ),
 ]
 Pcap = Annotated[Path | None, typer.Option(help="Capture packets into this new folder, a pcapng file per node.")]
@@ -56,10 +44,10 @@ Repeat = Annotated[int, typer.Option(min=1, help="Maximum attempts of a run that
 @for_people
 def cmd_probe(
     scenario: Annotated[str | None, typer.Argument(help="A scenario: show its backend and deviations.")] = None,
-    set_: Set = None,
+    set_: options.Set = None,
     clock: Clock = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Test what this kernel and user can emulate; with a scenario, show how it would run."""
     from gradwire.emu.planning.backend_choice import select_backend
@@ -103,21 +91,21 @@ def cmd_probe(
 
 @for_people
 def cmd_emulate(
-    scenario: ScenarioName,
-    policy: PolicyName = None,
-    trace: TraceName = None,
-    set_: Set = None,
+    scenario: options.ScenarioName,
+    policy: options.PolicyName = None,
+    trace: options.TraceName = None,
+    set_: options.Set = None,
     clock: Clock = None,
     switch: Switch = None,
     pcap: Pcap = None,
     at: At = None,
-    max_wall: MaxWall = None,
+    max_wall: options.MaxWall = None,
     repeat: Repeat = 3,
     every: Annotated[bool, typer.Option("--all", help="Run and compare all policies of the scenario.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the Result to this new directory.")] = None,
-    force: Force = False,
-    trust: Trust = False,
-    as_json: Json = False,
+    force: options.Force = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run one scenario on real sockets: hosts and switches are network namespaces, or virtual ones (--clock virtual).
 
@@ -131,7 +119,7 @@ def cmd_emulate(
     check_captures(pcap, at)
     if every and (policy is not None or pcap is not None):
         raise GradwireError("cannot be combined with --policy or --pcap", "--all", "one of them")
-    loaded = load_scenario(scenario, set=overrides_from_options(set_, trace), policy=policy)
+    loaded = load_scenario(scenario, set=options.overrides_from_options(set_, trace), policy=policy)
     if policy is None and not every and loaded.policy:
         names = ", ".join(each.name for each in loaded.policy)
         typer.echo(f"{loaded.name} without any of its policies ({names}): --policy NAME or --all for those", err=True)
@@ -149,7 +137,7 @@ def cmd_emulate(
                 typer.echo(f"not compared; results so far: {place}", err=True)
             raise
         for result in results:
-            result.timing.update(asked(scenario, overrides_from_options(set_, trace)))
+            result.timing.update(asked(scenario, options.overrides_from_options(set_, trace)))
         if not results:
             raise KeyboardInterrupt
         _report(results, finished, place, pcap, as_json, alone=not every)
@@ -225,7 +213,7 @@ def request_of(
     if switch is not None and switch not in ("auto", *BACKENDS):
         raise GradwireError(f"unknown backend {switch!r}", "--switch", f"auto, {', '.join(BACKENDS)}")
     captures = at or (None if pcap is None else ["switches"])
-    return Request(_clock(clock), switch, captures or (), pcap, seconds_of(max_wall), repeat)
+    return Request(_clock(clock), switch, captures or (), pcap, options.seconds_of(max_wall), repeat)
 
 
 def _clock(clock: str | None) -> str | None:

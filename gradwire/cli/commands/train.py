@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gradwire.cli import options
 from gradwire.cli.effect_notes import print_notes
-from gradwire.cli.options import (
-    Device,
-    Json,
-    PolicyName,
-    ScenarioName,
-    Set,
-    TraceName,
-    Trust,
-    check_plot_format,
-    overrides_from_options,
-)
 from gradwire.cli.terminal import for_people, progress
 from gradwire.scenarios.interrupt import defer_interrupt
 
@@ -40,13 +30,13 @@ SEEDS = ("seed", "training.model_seed", "training.data_seed", "training.network.
 
 @for_people
 def cmd_train(
-    scenario: ScenarioName,
-    policy: PolicyName = None,
+    scenario: options.ScenarioName,
+    policy: options.PolicyName = None,
     every: Annotated[bool, typer.Option("--all", help="Train under each policy, one after the other.")] = False,
-    trace: TraceName = None,
-    set_: Set = None,
+    trace: options.TraceName = None,
+    set_: options.Set = None,
     until: Annotated[str | None, typer.Option(metavar="accuracy=X", help="Stop at this validation accuracy.")] = None,
-    device: Device = None,
+    device: options.Device = None,
     threads: Annotated[
         int, typer.Option(min=1, max=128, help="Threads of torch; results may depend on it in the last bits.")
     ] = 1,
@@ -66,8 +56,8 @@ def cmd_train(
     plots: Annotated[
         str, typer.Option("--plots", metavar="FORMAT", help="Format of the plot that --out writes: png, pdf or svg.")
     ] = "png",
-    trust: Trust = False,
-    as_json: Json = False,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train a model over the scenario's network: gradients that the network loses are missing in the update, and its
     time is the clock. Needs the extra "capture"."""
@@ -76,11 +66,11 @@ def cmd_train(
     from gradwire.studies.training.multi_seed import with_seed
     from gradwire.studies.training.run import parse_target
 
-    check_plot_format(plots)
+    options.check_plot_format(plots)
     target = parse_target(until)
     if every and policy is not None:
         raise ScenarioError("cannot be combined with --all", "--policy", expected="one of them")
-    overrides = overrides_from_options(set_, trace, device=device)
+    overrides = options.overrides_from_options(set_, trace, device=device)
     if seeds is not None and (conflicts := [each for each in overrides if each.partition("=")[0].strip() in SEEDS]):
         raise ScenarioError(f"sets the same key as --set {conflicts[0]}", "--seeds", "one of the two")
     loaded = load_scenario(scenario, set=overrides, policy=policy)
@@ -292,13 +282,13 @@ def cmd_predictor(
     text_rate: Annotated[float | None, typer.Option(help="Learning rate of models of texts.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the fit.")] = None,
     threads: Annotated[int, typer.Option(min=1, max=128, help="Threads of torch.")] = 1,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Build a predictor of parameters: run plain training runs, sample them, and fit a network. Needs the extra
     "capture"."""
     from gradwire.studies.training.predictor_making import PredictorPlan, make_predictor
 
-    options = {
+    choices = {
         "models": tuple(model) if model else None,
         "seeds": tuple(seed) if seed else None,
         "data": data,
@@ -313,7 +303,7 @@ def cmd_predictor(
         "text_rate": text_rate,
         "epochs": epochs,
     }
-    plan = PredictorPlan(**{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
+    plan = PredictorPlan(**{name: value for name, value in choices.items() if value is not None})  # type: ignore[arg-type]
     with progress(f"predictor {kind}", as_json) as show:
         manifest = make_predictor(kind, out, plan, threads=threads, on_progress=show)
     if as_json:

@@ -17,23 +17,8 @@ from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, SEVERAL_PATHS, Precondition
 from gradwire.scenarios.schema.kinds import examples
+from gradwire.scenarios.schema.network import switch_conditions as conditions
 from gradwire.scenarios.schema.network.per_queue import OneForAll, count_text, fits
-from gradwire.scenarios.schema.network.switch_conditions import (
-    ALL_PAUSED,
-    DROPPABLE,
-    FLOWLETS,
-    MARKS,
-    MORE_QUEUES,
-    OWN_BUFFER,
-    PAUSES,
-    RAMP,
-    SEVERAL_CLASSES,
-    SEVERAL_GPUS,
-    SEVERAL_SWITCHES,
-    SHARED,
-    SUMS,
-    TRIMS,
-)
 from gradwire.scenarios.units import (
     Bps,
     Bytes,
@@ -171,41 +156,41 @@ class Switch(ScenarioTable):
     [notes: the DSCP and ECN trick of Aeolus].
     """
 
-    queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True), MORE_QUEUES] = MAX_QUEUES
+    queues: Annotated[int, Field(ge=1, le=MAX_QUEUES, strict=True), conditions.MORE_QUEUES] = MAX_QUEUES
     drr_quantum: Annotated[
         Sizes | None,
         Precondition(lambda at: at.switch.queues > 1, "one queue takes no turns", "switch.queues above 1"),
-        SEVERAL_CLASSES,
+        conditions.SEVERAL_CLASSES,
     ] = None
     """Deficit round robin: bytes per turn, one size for all queues that take turns or a list with one for each. The
     hosts' NICs stay strict. All queues are strict if absent."""
     drr_after: Natural = 0
     """Number of first queues that keep strict priority; the others take turns."""
-    buffer: Annotated[Size, OWN_BUFFER, ALL_PAUSED] = Bytes(512 * 1024)
+    buffer: Annotated[Size, conditions.OWN_BUFFER, conditions.ALL_PAUSED] = Bytes(512 * 1024)
     """Bytes that all queues of one egress port hold together."""
     shared_buffer: Size | None = None
     """Bytes that all ports of a switch hold together, instead of `buffer` at each port."""
-    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), SHARED] = 1.0
+    buffer_alpha: Annotated[float, Field(gt=0, le=1024, strict=True), conditions.SHARED] = 1.0
     """A queue may hold this factor times the free part of the shared buffer (dynamic thresholds)."""
-    buffer_share: Annotated[Shares | None, ALL_PAUSED] = None
+    buffer_share: Annotated[Shares | None, conditions.ALL_PAUSED] = None
     """Maximum fraction of the buffer for packets of one queue, one for all queues or a list with one for each, so that
     low classes cannot crowd high ones out: of `buffer` at each port, or of `shared_buffer` over all ports of a switch.
     Excess packets are dropped as with a full buffer. No limit if absent. Ours."""
-    ecn_threshold: Annotated[Sizes | None, MARKS] = None
+    ecn_threshold: Annotated[Sizes | None, conditions.MARKS] = None
     """K, in bytes waiting in a queue: one size for all or a list with one per queue; no marking if absent."""
     ecn_ceiling: Size | None = None
     """Kmax: with it, marking (or selective drop) is random from ecn_threshold (Kmin) on and certain from here on."""
-    ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True), RAMP] = 1.0
+    ecn_probability: Annotated[float, Field(gt=0, le=1, strict=True), conditions.RAMP] = 1.0
     """Pmax: probability just below ecn_ceiling; it rises linearly from 0 at ecn_threshold."""
-    selective_drop: Annotated[Flag, DROPPABLE] = False
+    selective_drop: Annotated[Flag, conditions.DROPPABLE] = False
     policy: Annotated[str, BeforeValidator(_policy), Field(json_schema_extra=examples("queue"))] | None = None
     """Decision of a queue on a packet that fits: accept, mark or drop it. If absent "threshold", by ecn_threshold, or
     "red" with ecn_ceiling. A user-defined policy sees the same state."""
     trim_threshold: Size | None = None
     """Above this many bytes in a queue a data packet is trimmed to its header, which goes into the queue of
     `trim_priority` and is dropped only if it does not fit there (NDP, SIGCOMM 2017). NDP: 8 full packets."""
-    trim_priority: Annotated[Natural, TRIMS] = 0
-    trim_size: Annotated[Size, TRIMS] = Bytes(64)
+    trim_priority: Annotated[Natural, conditions.TRIMS] = 0
+    trim_size: Annotated[Size, conditions.TRIMS] = Bytes(64)
     """Bytes of a trimmed packet on the wire."""
     shortest_first: Flag = False
     """Within a queue, serve the packet of the message with the fewest remaining bytes first, and if the buffer is full
@@ -214,18 +199,18 @@ class Switch(ScenarioTable):
     pfc: Flag = False
     """Priority flow control (IEEE 802.1Qbb): a switch pauses a class at its neighbour before it would have to drop
     packets of it. `buffer`, `shared_buffer` and `buffer_share` then drop no packet of these classes."""
-    pfc_threshold: Annotated[Size, PAUSES] = Bytes(64 * 1024)
+    pfc_threshold: Annotated[Size, conditions.PAUSES] = Bytes(64 * 1024)
     """Bytes of one class from one ingress link in the switch above which the far end is paused. With `shared_buffer` it
     is paused earlier if less than that is `buffer_alpha` times the free buffer. The amount accepted beyond stays the
     same: this threshold and the headroom."""
-    pfc_hysteresis: Annotated[Size | None, PAUSES] = None
+    pfc_hysteresis: Annotated[Size | None, conditions.PAUSES] = None
     """Bytes below the threshold at which it is resumed; two full packets if absent (ours)."""
-    pfc_headroom: Annotated[Size | None, PAUSES] = None
+    pfc_headroom: Annotated[Size | None, conditions.PAUSES] = None
     """Bytes accepted above the threshold until the far end has stopped. If absent, what can still arrive: the round
     trip of the cable and the packets in flight at both ends."""
-    pfc_classes: Annotated[Annotated[tuple[int, ...], Field(min_length=1)] | None, PAUSES] = None
+    pfc_classes: Annotated[Annotated[tuple[int, ...], Field(min_length=1)] | None, conditions.PAUSES] = None
     """Queues with flow control; all if absent."""
-    flowlet_gap: Annotated[PositiveTime, FLOWLETS, SEVERAL_PATHS] = Ps(50_000_000)
+    flowlet_gap: Annotated[PositiveTime, conditions.FLOWLETS, SEVERAL_PATHS] = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its path (our choice of the default)."""
     aggregation_slots: Annotated[
         int,
@@ -238,7 +223,7 @@ class Switch(ScenarioTable):
     ] = 0
     """Slots in which a switch adds up packets of many workers for a server; an exchange with `aggregation` uses all of
     them (ATP and SwitchML, NSDI 2021). 0: switches do not sum."""
-    aggregation_levels: Annotated[Literal[1, 2], SUMS, SEVERAL_SWITCHES] = 2
+    aggregation_levels: Annotated[Literal[1, 2], conditions.SUMS, conditions.SEVERAL_SWITCHES] = 2
     """Levels of aggregation. 2: the switch of several workers sums theirs, and the server's switch sums those sums, as
     in ATP; results are copied in the same places. 1: the server's switch only."""
     path_entropies: Annotated[Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None, SEVERAL_PATHS] = None
@@ -343,15 +328,15 @@ class HostTable(ScenarioTable):
     """Accelerators in each of the topology's hosts. With more than one, each of them is a host to jobs and traffic,
     named h0.gpu0, h0.gpu1, ...: a worker is an accelerator. If a host has as many NICs, rail i serves accelerator i;
     accelerators share fewer NICs."""
-    scale_up_rate: Annotated[Rate, SEVERAL_GPUS] = Bps(3_600_000_000_000)
+    scale_up_rate: Annotated[Rate, conditions.SEVERAL_GPUS] = Bps(3_600_000_000_000)
     """Rate, each way, of the cable between an accelerator and its host's scale-up switch, which carries traffic between
     accelerators of one host: 450 GB/s of NVLink 4 [recalled]."""
-    scale_up_latency: Annotated[Time, SEVERAL_GPUS] = Ps(500_000)
+    scale_up_latency: Annotated[Time, conditions.SEVERAL_GPUS] = Ps(500_000)
     """Propagation delay of one such cable; ours."""
-    pcie_rate: Annotated[Rate, SEVERAL_GPUS] = Bps(504_000_000_000)
+    pcie_rate: Annotated[Rate, conditions.SEVERAL_GPUS] = Bps(504_000_000_000)
     """Rate, each way, of the cable between an accelerator and the switch of a shared NIC: 16 lanes of PCIe 5 [derived].
     """
-    pcie_latency: Annotated[Time, SEVERAL_GPUS] = Ps(500_000)
+    pcie_latency: Annotated[Time, conditions.SEVERAL_GPUS] = Ps(500_000)
     """Propagation delay of one such cable; ours."""
 
     @property
