@@ -7,7 +7,7 @@ comparisons of one scenario. Everything else has its own section.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,21 +24,12 @@ from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import Json, parse_json
 from gradwire.scenarios.validation.argument_checks import require_instance, require_path, wrong_type_error
+from gradwire.studies.sweep.outcome import Sweep
 from gradwire.traces.trace import resolve_trace
 
 if TYPE_CHECKING:
     from gradwire.traces.trace import Trace
 
-KINDS = (
-    ("result.json", "run"),
-    ("comparison.json", "comparison"),
-    ("fidelity.json", "fidelity"),
-    ("sweep.toml", "sweep"),
-    ("claims.json", "claims"),
-    ("training.json", "training"),
-    ("trainings.txt", "trainings"),
-    ("reproduction.txt", "begun"),
-)
 EXPECTED_INPUT = "a folder of gradwire run, compare, sweep, reproduce, train or fidelity"
 SHARED = ("run", "training")
 """Kinds of input that share one section."""
@@ -119,16 +110,9 @@ ReportInput = tuple[str, Any, str]
 
 
 def _found(source: Any) -> list[ReportInput]:
-    from gradwire.studies.sweep.outcome import Sweep
-
-    if isinstance(source, Result):
-        return [("run", source, "")]
-    if isinstance(source, Comparison):
-        return [("comparison", source, "")]
-    if isinstance(source, Sweep):
-        return [("sweep", source, "")]
-    if isinstance(source, TrainingResult):
-        return [("training", source, "")]
+    for kind, owner in (("run", Result), ("comparison", Comparison), ("sweep", Sweep), ("training", TrainingResult)):
+        if isinstance(source, owner):
+            return [(kind, source, "")]
     if isinstance(source, str | Path):
         return [_in_folder(Path(source))]
     if isinstance(source, Iterable) and not isinstance(source, dict | bytes):
@@ -136,25 +120,28 @@ def _found(source: Any) -> list[ReportInput]:
     raise wrong_type_error(source, "report(sources)", EXPECTED_INPUT, ResultError)
 
 
-def _in_folder(folder: Path) -> ReportInput:
-    from gradwire.studies.sweep.outcome import Sweep
+READERS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
+    "result.json": ("run", Result.read),
+    "comparison.json": (
+        "comparison",
+        lambda folder: [(Result.read(member), str(member)) for member in members(folder)],
+    ),
+    "fidelity.json": ("fidelity", lambda folder: _json(folder / "fidelity.json")),
+    "sweep.toml": ("sweep", Sweep.read),
+    "claims.json": ("claims", lambda folder: _json(folder / "claims.json")),
+    "training.json": ("training", TrainingResult.read),
+    "trainings.txt": ("trainings", lambda folder: [(TrainingResult.read(m), m) for m in training_run_folders(folder)]),
+}
+"""Kind of a folder, and its reader, by the file that marks it."""
 
+
+def _in_folder(folder: Path) -> ReportInput:
     if not folder.is_dir():
         raise ResultError("is a file" if folder.exists() else "no such directory", str(folder), EXPECTED_INPUT)
-    kind = next((kind for name, kind in KINDS if (folder / name).is_file()), "")
-    if kind == "run":
-        return kind, Result.read(folder), str(folder)
-    if kind == "comparison":
-        return kind, [(Result.read(member), str(member)) for member in members(folder)], str(folder)
-    if kind == "sweep":
-        return kind, Sweep.read(folder), str(folder)
-    if kind == "training":
-        return kind, TrainingResult.read(folder), str(folder)
-    if kind == "trainings":
-        return kind, [(TrainingResult.read(member), member) for member in training_run_folders(folder)], str(folder)
-    if kind in ("claims", "fidelity"):
-        return kind, _json(folder / f"{kind}.json"), str(folder)
-    if kind == "begun":
+    for name, (kind, read) in READERS.items():
+        if (folder / name).is_file():
+            return kind, read(folder), str(folder)
+    if (folder / "reproduction.txt").is_file():
         resume = f"gradwire reproduce ... --out {folder}, which resumes it"
         raise ResultError("is an unfinished reproduction without verdicts", str(folder), resume)
     raise ResultError("holds nothing to report", str(folder), EXPECTED_INPUT)
@@ -180,15 +167,17 @@ def _sections(inputs: Sequence[ReportInput], wanted: TimelineOptions) -> tuple[l
         if kind in SHARED and kind in kinds[:number]:
             continue
         same_kind = [item for item in inputs if item[0] == kind] if kind in SHARED else []
-        if kind == "run":
-            comparison = compare([result for _, result, _ in same_kind])
-            section = _runs(comparison, [at for _, _, at in same_kind], wanted, again)
+        if kind in ("run", "comparison"):
+            results = [(result, at) for _, result, at in same_kind] if kind == "run" else read
+            if isinstance(results, Comparison):
+                comparison, paths = results, [""] * len(results.results)
+            else:
+                comparison, paths = compare([result for result, _ in results]), [path for _, path in results]
+            rebuilt, notes = rebuild_runs(comparison, wanted)
+            again += rebuilt
+            section = run_section(comparison, paths, rebuilt, notes)
         elif kind == "training":
             section = _trainings([(training, Path(at) if at else None) for _, training, at in same_kind], "")
-        elif kind == "comparison":
-            comparison = read if isinstance(read, Comparison) else compare([result for result, _ in read])
-            paths = [""] * len(comparison.results) if isinstance(read, Comparison) else [path for _, path in read]
-            section = _runs(comparison, paths, wanted, again)
         else:
             section = _other(kind, read, where)
         sections.append((section, ", ".join(at for _, _, at in same_kind if at) or where))
@@ -197,15 +186,6 @@ def _sections(inputs: Sequence[ReportInput], wanted: TimelineOptions) -> tuple[l
         if titles.count(section.title) > 1 and where:
             section.title += f" ({where})"
     return [section for section, _ in sections], again
-
-
-def _runs(
-    comparison: Comparison, paths: Sequence[str], wanted: TimelineOptions, again: list[RebuiltRun]
-) -> PageSection:
-    """Return the section of compared runs, and append those with a timeline to `again`."""
-    rebuilt, notes = rebuild_runs(comparison, wanted)
-    again += rebuilt
-    return run_section(comparison, paths, rebuilt, notes)
 
 
 def _other(kind: str, read: Any, where: str) -> PageSection:
