@@ -224,12 +224,14 @@ class SavedOutput(NamedTuple):
 Write = Callable[[Path], object]
 
 
-def write_output(path: Path, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> SavedOutput:
-    """Write computed results to `path`; on failure to a temporary folder, as much of them as fits.
+def write_output(path: Path | None, write: Write, parts: Sequence[tuple[str, Write]] = ()) -> SavedOutput:
+    """Write computed results to `path`, if any; on failure to a temporary folder, as much of them as fits.
 
     write : writes everything to a new folder.
     parts : the most valuable parts, by name, to be written one by one if not everything fits.
     """
+    if path is None:
+        return SavedOutput(None)
     try:
         write(path)
         return SavedOutput(path)

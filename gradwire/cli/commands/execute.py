@@ -150,7 +150,7 @@ def _report(
     """Print and write the Result, report its problems, and exit accordingly."""
     from gradwire.emu.user_programs.outcome import failures
     from gradwire.emu.virtual_time.memory_mappings import advice
-    from gradwire.result_store.folders.output_folder import SavedOutput, write_output
+    from gradwire.result_store.folders.output_folder import write_output
 
     programs, engine = result.summary["programs"], result.summary["engine"]
     if as_json:
@@ -159,14 +159,12 @@ def _report(
         for line in _lines(result):
             typer.echo(line)
         testbed.print_engines([result])
-    written = SavedOutput(None)
-    if out is not None:
 
-        def write(folder: Path) -> None:
-            result.write(folder)
-            shutil.copytree(left_folder, folder, dirs_exist_ok=True)
+    def write(folder: Path) -> None:
+        result.write(folder)
+        shutil.copytree(left_folder, folder, dirs_exist_ok=True)
 
-        written = write_output(out, write)
+    written = write_output(out, write)
     if not as_json:
         for path, what in ((written.place, "result, output and marks"), (pcap, "captures")):
             if path is not None:

@@ -88,7 +88,7 @@ def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool, p
     from gradwire.analysis.comparison.tables import print_grid
     from gradwire.analysis.fidelity.fidelity_report import compare_runs, results_of, write_report
     from gradwire.analysis.user_program import side_by_side
-    from gradwire.result_store.folders.output_folder import SavedOutput, write_output
+    from gradwire.result_store.folders.output_folder import write_output
     from gradwire.scenarios.errors import GradwireError
     from gradwire.sim.perturbation import reseeded_variants
 
@@ -121,15 +121,13 @@ def _both(chosen: Scenario, request: Request, out: Path | None, as_json: bool, p
         if not as_json:
             print_grid(grid)
     comparison = compare_runs(simulated, emulated, chosen.fidelity, others=others, quiet=as_json)
-    written = SavedOutput(None)
-    if out is not None:
 
-        def everything(folder: Path) -> None:
-            write_report(comparison, folder)
-            if program is not None:
-                program.write(folder / "results" / "program")
+    def everything(folder: Path) -> None:
+        write_report(comparison, folder)
+        if program is not None:
+            program.write(folder / "results" / "program")
 
-        written = write_output(out, everything, parts)
+    written = write_output(out, everything, parts)
     if as_json:
         typer.echo(json.dumps({**comparison.data, **own, "engine": comparison.emulated.summary["engine"]}))
     else:

@@ -282,20 +282,19 @@ def _show(
 
     if not results:
         raise KeyboardInterrupt
-    written = None
     with defer_interrupt():
         comparison = compare(results, parts)
-        if out is not None and alone:
+        if alone:
             write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
             written = write_output(out, write, [("result", results[0].write)] if plots else [])
-        elif out is not None:
+        else:
             single_results = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
             written = write_output(out, partial(comparison.write, plots=plots or "png", page=page), single_results)
         if as_json:
             typer.echo(json.dumps(comparison.as_dict()))
         else:
             comparison.print(details)
-            if written is not None and written.place is not None:
+            if written.place is not None:
                 typer.echo(f"{'result' if alone else 'report and results'}: {written.place}")
                 if page and (written.place / HTML_PAGE).is_file():
                     typer.echo(f"to open in a browser: {written.place / HTML_PAGE}")
@@ -303,7 +302,7 @@ def _show(
         typer.echo(f"loss bound broken: {violation}", err=True)
     for text in comparison.cut_short:
         typer.echo(f"time limit reached: {text}", err=True)
-    if written is not None and written.trouble is not None:
+    if written.trouble is not None:
         raise written.trouble
     if comparison.violations:
         raise typer.Exit(1)

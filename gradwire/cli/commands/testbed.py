@@ -148,7 +148,7 @@ def _report(
 ) -> None:
     """Print and write the Results, report their problems, and exit accordingly."""
     from gradwire.analysis.comparison.compare import compare, result_folders
-    from gradwire.result_store.folders.output_folder import SavedOutput, write_output
+    from gradwire.result_store.folders.output_folder import write_output
 
     comparison = compare(results)
     engines = {result.summary["policy"]: result.summary["engine"] for result in results}
@@ -157,12 +157,8 @@ def _report(
     else:
         comparison.print()
         print_engines(results)
-    written = SavedOutput(None)
-    if out is not None and alone:
-        written = write_output(out, results[0].write)
-    elif out is not None:
-        parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
-        written = write_output(out, comparison.write, parts)
+    parts = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+    written = write_output(out, results[0].write) if alone else write_output(out, comparison.write, parts)
     if not as_json:
         for path, what in ((written.place, "result" if alone else "report and results"), (pcap, "captures")):
             if path is not None:
