@@ -149,18 +149,15 @@ def compare(
         for outcome in outcomes:
             if outcome.stalled:
                 raise Stalled(outcome.stalled, outcome.result)
-        simulated = iter([outcome.result for outcome in outcomes])
-        return side_by_side([run_source if isinstance(run_source, Result) else next(simulated) for run_source in runs])
-    check_uncompiled(scenarios)
-    compile_ahead(scenarios)
-    parts = [_part_progress(progress, number, len(scenarios)) for number in range(len(scenarios))]
-    simulated = iter(
-        [
-            _simulate_with_progress(scenario, part, threads=threads)
-            for scenario, part in zip(scenarios, parts, strict=True)
-        ]
-    )
-    return side_by_side([run_source if isinstance(run_source, Result) else next(simulated) for run_source in runs])
+        simulated = [outcome.result for outcome in outcomes]
+    else:
+        check_uncompiled(scenarios)
+        compile_ahead(scenarios)
+        parts = [_part_progress(progress, number, len(scenarios)) for number in range(len(scenarios))]
+        pairs = zip(scenarios, parts, strict=True)
+        simulated = [_simulate_with_progress(scenario, part, threads=threads) for scenario, part in pairs]
+    results = iter(simulated)
+    return side_by_side([run_source if isinstance(run_source, Result) else next(results) for run_source in runs])
 
 
 def _part_progress(progress: Told | None, number: int, count: int) -> Told | None:
