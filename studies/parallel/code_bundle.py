@@ -15,16 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gradwire.result_store.provenance import scenario_text, user_modules
+from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ScenarioNote
 from gradwire.scenarios.loading.modules import import_root, imported_files, is_installed, user_module
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import format_size
-
-if TYPE_CHECKING:
-    from gradwire.result_store.result import Result
-    from gradwire.scenarios.schema.scenario import Scenario
 
 MANIFEST = "gradwire-shipped.json"
 MAX_BYTES = 400 << 20

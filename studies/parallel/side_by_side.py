@@ -6,14 +6,13 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from gradwire.result_store.result import Result
+from gradwire.scenarios.errors import ScenarioNote
 from gradwire.scenarios.interrupt import mark_caught
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.studies.parallel.process_pool import Task, completed
-
-if TYPE_CHECKING:
-    from gradwire.result_store.result import Result
-    from gradwire.scenarios.schema.scenario import Scenario
 
 
 class SimulationOutcome(NamedTuple):
@@ -38,7 +37,6 @@ def simulate_in_processes(
 
     Raises ScenarioError or TraceError if one of them is invalid. Raises GradwireError if a process was killed.
     """
-    from gradwire.result_store.result import Result
     from gradwire.sim.engine.specialization import engine_fingerprint
 
     outcomes: dict[int, SimulationOutcome] = {}
@@ -68,7 +66,6 @@ def simulate_in_processes(
 
 def simulate_into(scenario: Scenario, folder: Path, threads: int = 1, max_wall_s: float | None = None) -> str:
     """Simulate and write the Result; return the reason if it stalled."""
-    from gradwire.scenarios.errors import ScenarioNote
     from gradwire.sim.simulate import Stalled, simulate
 
     warnings.simplefilter("ignore", ScenarioNote)

@@ -10,20 +10,18 @@ import traceback
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gradwire.scenarios.errors import GradwireError
-
-if TYPE_CHECKING:
-    from gradwire.result_store.result import Result
-    from gradwire.scenarios.schema.scenario import Scenario
-    from gradwire.studies.sweep.point_store import Record
+from gradwire.result_store.digest import content_digest
+from gradwire.result_store.result import Result
+from gradwire.scenarios.errors import GradwireError, ScenarioNote
+from gradwire.scenarios.schema.scenario import Scenario
+from gradwire.studies.parallel.code_bundle import CodeBundle
+from gradwire.studies.sweep.measures import figures_by_job
+from gradwire.studies.sweep.point_store import PointStore, Record, packed
 
 
 def measure_and_store(scenario: Scenario, key: str, path: Path, keep: bool) -> tuple[Record, None]:
     """Run a point and store its measurements at once."""
-    from gradwire.studies.sweep.point_store import PointStore
-
     store = PointStore(path)
     store.begin(key)
     record, result = _measure(scenario)
@@ -35,9 +33,6 @@ def measure_and_store(scenario: Scenario, key: str, path: Path, keep: bool) -> t
 
 def measure(scenario: Scenario, keep: bool) -> tuple[Record, bytes | None]:
     """Run a point on any machine, with the user-defined files sent there; return its packed Result too, if `keep`."""
-    from gradwire.studies.parallel.code_bundle import CodeBundle
-    from gradwire.studies.sweep.point_store import packed
-
     shipped = CodeBundle.read(Path.cwd())
     if shipped is None:
         record, result = _measure(scenario)
@@ -49,11 +44,7 @@ def measure(scenario: Scenario, keep: bool) -> tuple[Record, bytes | None]:
 
 def _measure(scenario: Scenario) -> tuple[Record, Result | None]:
     """Simulate and measure. Errors become the point's outcome."""
-    from gradwire.result_store.digest import content_digest
-    from gradwire.scenarios.errors import ScenarioNote
     from gradwire.sim.simulate import simulate
-    from gradwire.studies.sweep.measures import figures_by_job
-    from gradwire.studies.sweep.point_store import Record
 
     warnings.simplefilter("ignore", ScenarioNote)
     begin = time.perf_counter()

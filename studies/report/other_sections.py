@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.analysis.comparison.tables import KIND_LABELS, Grid
 from gradwire.analysis.fidelity.fidelity_measure import Measure
@@ -26,9 +27,6 @@ from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.published import Comparison, PublishedNumber
 from gradwire.studies.reproduce.verdicts import value_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PS_PER_MS = 1e9
 CURVE = 400

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.analysis.comparison.compare import Comparison, compare, result_folders
 from gradwire.analysis.report.html_page import PageSection, html_page
@@ -25,10 +25,7 @@ from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import Json, parse_json
 from gradwire.scenarios.validation.argument_checks import require_instance, require_path, wrong_type_error
 from gradwire.studies.sweep.outcome import Sweep
-from gradwire.traces.trace import resolve_trace
-
-if TYPE_CHECKING:
-    from gradwire.traces.trace import Trace
+from gradwire.traces.trace import Trace, resolve_trace
 
 EXPECTED_INPUT = "a folder of gradwire run, compare, sweep, reproduce, train or fidelity"
 SHARED = ("run", "training")

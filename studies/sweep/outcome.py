@@ -12,7 +12,7 @@ from gradwire.analysis.comparison.tables import Grid, html_table, print_grid
 from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.table_schema import as_pandas
 from gradwire.studies.sweep import sweep_tables as tables
-from gradwire.studies.sweep.point_store import State, write_errors
+from gradwire.studies.sweep.point_store import Record, State, write_errors
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import SweepFile, plot_files
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
     from matplotlib.figure import Figure
-
-    from gradwire.studies.sweep.point_store import Record
 
 
 @dataclass(frozen=True, repr=False)

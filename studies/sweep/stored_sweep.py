@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.scenarios.errors import ResultError, ScenarioError, ScenarioNote
@@ -21,12 +21,9 @@ from gradwire.scenarios.loading.load import list_library, parse_toml, read_text
 from gradwire.scenarios.loading.overrides import last_key, with_absolute_paths
 from gradwire.scenarios.loading.registry import USER_CLASS
 from gradwire.scenarios.validation.argument_checks import require_path
-from gradwire.studies.sweep.point_store import PointStore, State, write_errors
+from gradwire.studies.sweep.point_store import PointStore, Record, State, write_errors
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import SweepFile, build_sweep, plot_files
-
-if TYPE_CHECKING:
-    from gradwire.studies.sweep.point_store import Record
 
 SWEEP_FILE = "sweep.toml"
 POINTS = "points.parquet"

@@ -24,6 +24,7 @@ from gradwire.result_store.training_result import CHECKPOINT, SUMMARY, TABLES, T
 from gradwire.scenarios.errors import GradwireError, MissingExtraError, ResultError, ScenarioError, import_extra
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.loading.load import as_scenario
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.validation.argument_checks import (
     require_in_range,
     require_integer,
@@ -33,7 +34,6 @@ from gradwire.scenarios.validation.argument_checks import (
 from gradwire.studies.notebook import heard
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.training.data import Images, Text
     from gradwire.training.networks.builtin_networks import Network
     from gradwire.training.networks.simulated_async import SimulatedTurns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from gradwire.analysis.metrics import measure
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import as_scenario, build_scenario
 from gradwire.scenarios.readable import change_text, size_text
+from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.scenarios.units import Bytes, format_size
 from gradwire.scenarios.validation.argument_checks import require_integer
 from gradwire.sim.simulate import simulate
 from gradwire.studies.tune.gaussian_process import suggest
 from gradwire.workload.prerequisites import load_traces
-
-if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
 
 SMALLEST, MOST_CREDIT = 64 * 2**10, 32
 """Smallest partition, and largest credit in partitions (our choice)."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
 
 from gradwire.analysis.comparison.plots import line_style
 from gradwire.studies.sweep.checks import shown_points
@@ -14,9 +16,6 @@ from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.quantity import Scalar, numbers_of
 from gradwire.studies.sweep.schema import Axis, Plot, SweepFile
 from gradwire.studies.sweep.sweep_tables import Line, summary_lines
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST_TICKS = 8
 """Largest number of axis values that each get a tick."""

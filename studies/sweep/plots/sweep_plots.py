@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
@@ -24,9 +25,6 @@ from gradwire.studies.sweep.plots.plot_kinds import KINDS
 from gradwire.studies.sweep.point_store import Record
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import Plot, SweepFile
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAPS = ("heatmap", "gain")
 WIDTHS = {1: 3.33, 2: 7.0}
