@@ -30,7 +30,9 @@ def check_consistency(summary: Mapping[str, Any], tables: Tables, folder: Path) 
     is_emulated = _is_emulated(summary)
     _check_messages(tables, folder)
     if not is_emulated:  # clocks of several machines may differ
-        _check_deliveries(tables["messages"], folder / "messages.parquet")
+        start, end = (to_numpy(tables["messages"][name]) for name in ("start_ps", "end_ps"))
+        what, expected = "a message is delivered before it starts", "end_ps from start_ps, or -1"
+        _refuse((end >= 0) & (end < start), what, expected, folder / "messages.parquet")
     _check_flows(tables, is_emulated, folder / "flows.parquet")
     _check_totals(summary["totals"], tables, folder)
 
@@ -83,11 +85,6 @@ def _check_iterations(summary: Mapping[str, Any], table: pyarrow.Table, path: Pa
     apart = earlier[is_same_worker & (end[earlier] != start[later])]
     expected = "iterations that follow each other"
     _refuse(_rows(apart, len(order)), "end_ps is not the next iteration's start_ps", expected, path)
-
-
-def _check_deliveries(table: pyarrow.Table, path: Path) -> None:
-    start, end = to_numpy(table["start_ps"]), to_numpy(table["end_ps"])
-    _refuse((end >= 0) & (end < start), "a message is delivered before it starts", "end_ps from start_ps, or -1", path)
 
 
 def _check_flows(tables: Tables, is_emulated: bool, path: Path) -> None:

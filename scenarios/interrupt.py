@@ -14,8 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -145,8 +143,5 @@ class DeferredInterrupt:
             raise KeyboardInterrupt
 
 
-@contextmanager
-def defer_interrupt() -> Iterator[None]:
-    """Defer an interrupt to the end of the block; an enclosing `DeferredInterrupt` keeps it for its own `check`."""
-    with DeferredInterrupt():
-        yield
+defer_interrupt = DeferredInterrupt
+"""Defer an interrupt to the end of the block; an enclosing `DeferredInterrupt` keeps it for its own `check`."""

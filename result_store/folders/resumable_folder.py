@@ -31,18 +31,13 @@ def resumable_folder(folder: str | Path, mark: str, what: str) -> Iterator[Path]
             raise _unwritable(place, error) from None
         try:
             try:
-                marker = place / mark
-                marker.write_bytes(marker.read_bytes() if marker.is_file() else marker_text(what).encode())
+                marker, text = place / mark, f"This folder holds {what} by gradwire, which resumes it.\n"
+                marker.write_bytes(marker.read_bytes() if marker.is_file() else text.encode())
             except OSError as error:
                 raise _unwritable(place, error) from None
             yield place
         finally:
             unlock_folder(lock)
-
-
-def marker_text(what: str) -> str:
-    """Return the text of the marker file of a folder that holds `what`."""
-    return f"This folder holds {what} by gradwire, which resumes it.\n"
 
 
 @contextmanager

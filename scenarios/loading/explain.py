@@ -131,7 +131,8 @@ def _mistakes(entry: ErrorDetails, tables: Mapping[str, Any], root: type[Scenari
         if key in RENAMED_TABLES:
             yield Mistake(path, f"unknown key; {RENAMED_TABLES[key]}")
         else:
-            yield Mistake(path, "unknown key", None, _nearest(key, _fields_at(location[:-1], root)))
+            known = [name for model in _models_at(location[:-1], root) for name in model.model_fields]
+            yield Mistake(path, "unknown key", None, _nearest(key, known))
     elif kind == "missing":
         yield Mistake(path, "is missing", None, _field_summary(location, root))
     elif kind == "union_tag_not_found":
@@ -180,10 +181,6 @@ def _field_summary(location: Location, root: type[ScenarioTable]) -> str:
         if text:
             return " ".join(text.split()).split(". ")[0].rstrip(".")
     return "a value"
-
-
-def _fields_at(location: Location, root: type[ScenarioTable]) -> list[str]:
-    return [name for model in _models_at(location, root) for name in model.model_fields]
 
 
 def _models_at(location: Location, root: type[ScenarioTable]) -> list[type[ScenarioTable]]:

@@ -37,7 +37,7 @@ def find_mistakes(scenario: Scenario) -> list[Mistake]:
     """Return every mistake of `scenario` beyond its single tables, without its policies."""
     found: list[Mistake] = []
     for check in (
-        _names, _topology, _hosts, _exchanges, _output, _overrides, _switch, _latency, _transport, _classes, _bounds,
+        _names, _topology, _hosts, _exchanges, _output, _overrides, _switch, _latency, _classes, _bounds,
         check_switch, check_traffic, _exec,
     ):  # fmt: skip
         found.extend(check(scenario))
@@ -283,13 +283,9 @@ def _latency(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake("host.software_latency", what, format_time(scenario.host.software_latency), expected, concerns)
 
 
-def _transport(scenario: Scenario) -> Iterator[Mistake]:
-    path = "transport.control_priority"
-    yield from beyond_queues(path, scenario.transport.control_priority, scenario.switch.queues)
-
-
 def _classes(scenario: Scenario) -> Iterator[Mistake]:
     queues = scenario.switch.queues
+    yield from beyond_queues("transport.control_priority", scenario.transport.control_priority, queues)
     for index, job in enumerate(scenario.job):
         tagging = job.tagging
         matters = tagging.layer_priority or "priorities" in tagging.model_fields_set

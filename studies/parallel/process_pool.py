@@ -217,12 +217,9 @@ def _wait_for_any(workers: dict[int, _Worker], busy: dict[int, Task[Any]], until
         except (EOFError, OSError):
             worker = workers.pop(number)
             _end([worker])
-            outcomes.append(TaskOutcome(work, lost=_exit_text(worker.process.returncode)))
+            code = worker.process.returncode
+            outcomes.append(TaskOutcome(work, lost=killed_text(-code) if code < 0 else f"ended with code {code}"))
     return outcomes
-
-
-def _exit_text(code: int) -> str:
-    return killed_text(-code) if code < 0 else f"ended with code {code}"
 
 
 def _end(workers: Sequence[_Worker]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from gradwire.analysis.comparison.tables import KIND_LABELS, Grid
 from gradwire.analysis.fidelity.fidelity_measure import Measure
@@ -109,7 +108,10 @@ def _learned_charts(trainings: Sequence[TrainingResult]) -> Iterator[Chart]:
         "On training data, mean of the workers.",
         Axis("step"),
         Axis("loss"),
-        [Series(run.name, [(row["step"], row["loss"]) for row in _thinned(run.steps)]) for run in trainings],
+        [
+            Series(run.name, [(row["step"], row["loss"]) for row in run.steps[:: -(-len(run.steps) // CURVE) or 1]])
+            for run in trainings
+        ],
     )
 
 
@@ -152,10 +154,6 @@ def _means(arm: TrainingArm, column: str, unit: float) -> list[tuple[float, floa
         if x or column != "clock_ps":
             points.append((x, fmean(accuracies), min(accuracies), max(accuracies)))
     return points
-
-
-def _thinned(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    return rows[:: -(-len(rows) // CURVE) or 1]
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------

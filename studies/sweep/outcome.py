@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.analysis.comparison.tables import Grid, html_table, print_grid
+from gradwire.analysis.comparison.tables import Grid, TableRow, html_table, print_grid
 from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.table_schema import as_pandas
 from gradwire.studies.sweep import sweep_tables as tables
@@ -135,8 +135,7 @@ class Sweep:
     def _repr_html_(self) -> str:
         """Return the notebook view: the table of means."""
         grid = self.grid
-        names, rows = tables.rows_of_table(grid)
-        table = html_table("", names, rows, grid.head[0])
+        table = html_table("", grid.head[1:], [TableRow(row[0], row[1:]) for row in grid.rows], grid.head[0])
         return f"<p><b>{escape(self.file.name)}</b>: {escape(self.text)}</p>{table}"
 
     def print(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gradwire.analysis.comparison.tables import Grid, TableRow
+from gradwire.analysis.comparison.tables import Grid
 from gradwire.analysis.confidence_intervals import MIN_VALUES, shown_half_width
 from gradwire.result_store.arrow import arrow_array
 from gradwire.result_store.folders.output_folder import atomic_replace
@@ -128,7 +128,7 @@ def value_text(name: str, value: float) -> str:
 
 
 def cell_of(name: str, line: Line) -> str:
-    """Return the mean and half of its 95 % interval, both absolute: "5.31 us ± 160 ns", "33.6 % ± 1.2 points".
+    """Return the mean and half of its 95 % interval with two digits: "5.31 us ± 160 ns", "33.6 % ± 1.2 points".
 
     The number of runs follows if some lack the measure."""
     mean, high, count = line[name], line[f"{name}_high"], line[f"{name}_count"]
@@ -136,15 +136,10 @@ def cell_of(name: str, line: Line) -> str:
         return "-"
     text = value_text(name, mean)
     if high is not None and high > mean:
-        text += f" ± {half_text(name, high - mean)}"
+        digits = float(f"{high - mean:.2g}")
+        half = value_text(name, digits)
+        text += f" ± {f'{100 * digits:.2g} points' if half.endswith('%') else half}"
     return text if count == line["runs"] else f"{text} ({count})"
-
-
-def half_text(name: str, half: float) -> str:
-    """Return half of an interval with two digits and its unit (percentage points for shares)."""
-    digits = float(f"{half:.2g}")
-    text = value_text(name, digits)
-    return f"{100 * digits:.2g} points" if text.endswith("%") else text
 
 
 def interval_remark(points: Sequence[PointPlace], records: Records, measures: Sequence[str]) -> str:
@@ -166,11 +161,6 @@ def grid_of(file: SweepFile, points: Sequence[PointPlace], records: Records) -> 
         for line in shown
     ]
     return Grid(file.name, head, rows)
-
-
-def rows_of_table(grid: Grid) -> tuple[list[str], list[TableRow]]:
-    """Return (headings, lines) with the first column as labels, for notebooks."""
-    return grid.head[1:], [TableRow(row[0], row[1:]) for row in grid.rows]
 
 
 def _coordinate(value: object) -> str:

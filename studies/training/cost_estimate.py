@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
     from gradwire.studies.reproduce.run_plan import PlannedRun
     from gradwire.training.data import Images, Text
-    from gradwire.training.trainer import Trainer
 
 ProgressCallback = Callable[[float, str], None]
 TIMED_STEPS = 3
@@ -121,6 +120,7 @@ def _time_steps(run: PlannedRun, data_by_shape: dict[tuple[object, ...], Images 
     from gradwire.scenarios.loading.load import build_scenario
     from gradwire.studies.training.run import network_of
     from gradwire.training.build import data_of, device_of, trainer_of
+    from gradwire.training.data import Text
     from gradwire.training.devices import deterministic
     from gradwire.training.scenario_checks import table_of
 
@@ -141,7 +141,8 @@ def _time_steps(run: PlannedRun, data_by_shape: dict[tuple[object, ...], Images 
         step_s = _measure(lambda: [trainer.step() for _ in range(TIMED_STEPS)], device) / TIMED_STEPS
         # a first step may send nothing, such as one of local steps; its time is then that of all parameters
         all_bytes = 4 * sum(info.numel for info in trainer.infos)
-        look_s = _measure(trainer.score, device) / _held_out_samples(trainer)
+        held_out = trainer.data.validation_batches()[0] if isinstance(trainer.data, Text) else trainer.data.test[1]
+        look_s = _measure(trainer.score, device) / len(held_out)
     workers = trainer.recipe.workers
     return TrainingCost(
         step_s,
@@ -158,14 +159,6 @@ def _rates(run: PlannedRun, scenario: Scenario, pushed: float, pulled: float) ->
         return 0.0
     step_times_at(scenario, pushed, pulled, run.rates[:1], run.computing)  # compiles
     return _measure(lambda: step_times_at(scenario, pushed, pulled, run.rates, run.computing))
-
-
-def _held_out_samples(trainer: Trainer) -> int:
-    """Return the held-out samples of a trainer's data."""
-    from gradwire.training.data import Text
-
-    data = trainer.data
-    return len(data.validation_batches()[0]) if isinstance(data, Text) else len(data.test[1])
 
 
 def _measure(work: Callable[[], object], device: torch.device | None = None) -> float:

@@ -67,7 +67,9 @@ def step_times_at(
     scenario: Scenario, pushed: float, pulled: float, rates: Sequence[str], computing: str
 ) -> dict[str, int]:
     """Return the picoseconds of a step in which every worker pushes and pulls these bytes, by rate of all links."""
-    times = asynchronous_step_times if _is_asynchronous(scenario) else synchronous_step_times
+    assert scenario.training is not None
+    is_synchronous = getattr(scenario.training.system, "together", True)
+    times = synchronous_step_times if is_synchronous else asynchronous_step_times
     return times(scenario, pushed, pulled, rates, int(parse_time(computing)))
 
 
@@ -170,12 +172,6 @@ def _tensors(scenario: Scenario) -> list[TensorInfo]:
     from gradwire.training.trainer import tensors_of
 
     return tensors_of(model_kind(table_of(scenario), scenario.folder).build(CLASSES))
-
-
-def _is_asynchronous(scenario: Scenario) -> bool:
-    """Return True if workers push when they are ready and not together."""
-    assert scenario.training is not None
-    return not getattr(scenario.training.system, "together", True)
 
 
 def _read_cache(path: Path) -> dict[str, dict[str, int]]:

@@ -5,7 +5,7 @@ and its checks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -38,13 +38,9 @@ class HostPlacement(ScenarioTable):
                 yield Mistake(role, "names a host twice", list(names), "distinct hosts")
 
 
-def _placement_tag(value: Any) -> str:
-    return "rule" if isinstance(value, str) else "hosts"
-
-
 Placement = Annotated[
     Annotated[Literal["packed", "spread", "random", "rails"], Tag("rule")] | Annotated[HostPlacement, Tag("hosts")],
-    Discriminator(_placement_tag),
+    Discriminator(lambda value: "rule" if isinstance(value, str) else "hosts"),
 ]
 
 AnyExchange = Annotated[ExchangeTable, ComponentByKind("exchange")]
