@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from gradwire.result_store.folders.resumable_folder import refuse_other_content, resumable_folder
@@ -29,11 +30,11 @@ from gradwire.scenarios.validation.argument_checks import (
     wrong_type_error,
 )
 from gradwire.scenarios.validation.effect import keys_without_effect_in_runs
+from gradwire.studies.eta import RemainingTime
 from gradwire.studies.notebook import heard
 from gradwire.studies.parallel.process_pool import (
     Task,
     TaskOutcome,
-    cores,
     engine_is_cached,
     max_parallel_simulations,
     run_tasks,
@@ -49,8 +50,6 @@ from gradwire.studies.sweep.stored_sweep import with_absolute_sweep_paths, write
 OnProgress = Callable[[float, str], object]
 MARK, WHAT = "sweep.txt", "a sweep"
 ENGINES = ("local", "ray")
-FIRST_GUESS = 2
-"""Runs per worker before the remaining time is estimated."""
 
 
 class SweepFailed(GradwireError):
@@ -147,7 +146,8 @@ def plan_sweep(
         missing = sum(not engine_is_cached(engine) for engine in engines)
         compiled = f"engines: {len(engines)}, {missing} to be compiled"
         lines.append(f"would run {len(run.left):,}, {run.jobs} at a time; {compiled}")
-        if (seconds := run.costs.left_s(run.left, run.jobs)) is not None:
+        if durations := [record.wall_s for record in run.records.values() if record.state == "done"]:
+            seconds = fmean(durations) * len(run.left) / run.jobs
             lines.append(f"about {wall_text(seconds)}, estimated from finished runs")
     return outcome, lines
 
@@ -235,7 +235,7 @@ class _Run:
     left: list[Point]
     options: _Options
     on_progress: OnProgress
-    costs: _Costs
+    estimate: RemainingTime
 
     @classmethod
     def begun(
@@ -251,7 +251,7 @@ class _Run:
             or (options.retry_failed and record.state == "failed")
             or (declared.results and record.state == "done" and not store.has_result(point.key))
         ]
-        return cls(declared, points, store, output_dir, records, left, options, on_progress, _Costs(points, records))
+        return cls(declared, points, store, output_dir, records, left, options, on_progress, RemainingTime(len(left)))
 
     def outcome(self) -> Sweep:
         """Return the outcome so far, with points that other processes finished meanwhile."""
@@ -270,7 +270,7 @@ class _Run:
             record = self._record(ended)
             self.records[point.key] = record
             self.left.remove(point)
-            self.costs.note(point, record)
+            self.estimate.done(1.0)
             self._say(total, point)
             if record.state == "failed" and self.options.fail_fast:
                 raise SweepFailed(record.why, point.name)
@@ -336,42 +336,10 @@ class _Run:
     def _say(self, total: int, last: Point | None) -> None:
         done = total - len(self.left)
         failed = sum(record.state == "failed" for record in self.records.values())
-        jobs = self.jobs if self.options.engine == "local" else self.options.jobs or cores()
         parts = (
             f"{done}/{total} runs",
-            self.costs.left_words(self.left, jobs),
+            self.estimate.text(len(self.left)) if last and self.left else "",
             f"{failed} failed" if failed else "",
             last.name if last else "",
         )
         self.on_progress(done / max(total, 1), ", ".join(filter(None, parts)))
-
-
-class _Costs:
-    """Estimate of the remaining time: a point takes the mean of its coordinates, or else of all runs."""
-
-    def __init__(self, points: Sequence[Point], records: Mapping[str, Record]) -> None:
-        self.by_row: dict[int, list[float]] = {}
-        self.noted = 0
-        for point in points:
-            record = records.get(point.key)
-            if record is not None and record.state == "done":
-                self.by_row.setdefault(point.row, []).append(record.wall_s)
-
-    def note(self, point: Point, record: Record) -> None:
-        """Record the duration of a finished point."""
-        self.noted += 1
-        if record.state == "done":
-            self.by_row.setdefault(point.row, []).append(record.wall_s)
-
-    def left_s(self, left: Sequence[Point], jobs: int) -> float | None:
-        """Return the estimated remaining seconds; None without any finished run."""
-        if not self.by_row or not left:
-            return None
-        means = {row: sum(durations) / len(durations) for row, durations in self.by_row.items()}
-        overall_mean = sum(means.values()) / len(means)
-        return sum(means.get(point.row, overall_mean) for point in left) / max(1, jobs)
-
-    def left_words(self, left: Sequence[Point], jobs: int) -> str:
-        """Return the estimate as text; empty if it is too early."""
-        seconds = self.left_s(left, jobs) if self.noted >= FIRST_GUESS * jobs else None
-        return "" if seconds is None else f"about {wall_text(seconds)} left"
