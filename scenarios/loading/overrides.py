@@ -1,8 +1,6 @@
 """Applies overrides such as `--set a.b[0].c=value` to a scenario's tables before validation.
 
-A path is dotted, "[2]" picks one of several tables, and a table without an index means all of them. Values are TOML;
-invalid TOML is taken as text. Files are relative to the working directory, not to the scenario's file: `--set
-job.trace=./mine` means the user's folder, not the library's.
+Files are relative to the working directory: `--set job.trace=./mine` means the user's folder, not the library's.
 """
 
 from __future__ import annotations

@@ -1,23 +1,7 @@
 """`Scenario` declares the complete input of a run as frozen pydantic models, with variants, paths and digest.
 
-    Scenario
-      topology                                        gradwire.scenarios.schema.network.topology
-      link, link_override, switch, host               gradwire.scenarios.schema.network.network
-      load_balancing, transport                       gradwire.scenarios.schema.network.transport
-      job[]                                           gradwire.scenarios.schema.job.job
-        exchange                                      gradwire.scenarios.schema.job.exchange
-        tagging                                       gradwire.scenarios.schema.policy
-      traffic[]                                       gradwire.scenarios.schema.network.traffic
-      fault[]                                         gradwire.scenarios.schema.network.fault
-      policy[]                                        variants of the scenario, for comparing
-      output
-      emulation                                       gradwire.scenarios.schema.emulation
-      exec                                            gradwire.scenarios.schema.exec
-      fidelity                                        gradwire.scenarios.schema.fidelity
-      training                                        gradwire.scenarios.schema.job.training
-
 Components chosen by name (topology, transport, exchange, traffic, fault) have a model per kind, found by
-`gradwire.scenarios.loading.registry`; the modules named here define what all kinds share.
+`gradwire.scenarios.loading.registry`; the modules of the base classes define what all kinds share.
 
 Each model checks itself; `gradwire.scenarios.validation.scenario` holds the cross-table checks, such as more workers
 than hosts. Read files with `gradwire.scenarios.loading.load.load_scenario`, which reports every mistake at once.

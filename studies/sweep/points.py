@@ -3,9 +3,6 @@
 A key is a SHA-256 over everything that determines the figures: the resolved scenario, the content of its traces and
 files, its measured window, and the simulator's sources. So a point keeps its key when a sweep is extended or its axes
 are written differently, and two points with equal scenarios are simulated once.
-
-A scenario is built in this order: the sweep's `set` overlays the base, then each axis, in the order of the file; later
-ones overwrite earlier ones.
 """
 
 from __future__ import annotations

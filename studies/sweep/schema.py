@@ -1,21 +1,4 @@
-"""Pydantic models declare and check a sweep file's scenario, axes, conditions, measures and plots; `load_sweep` reads
-one.
-
-name = "load"
-scenario = "websearch"
-measures = ["slowdown_p99"]
-seeds = 3
-
-[[axis]]
-key = "traffic.load"
-values = [0.2, 0.5, 0.8]
-
-[[plot]]
-name = "tail"
-kind = "lines"
-x = "load"
-y = "slowdown_p99"
-"""
+"""Pydantic models declare and check a sweep file's scenario, axes, conditions, measures and plots."""
 
 from __future__ import annotations
 

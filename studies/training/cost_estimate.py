@@ -1,9 +1,7 @@
 """Estimates the processor time of a reproduction's training runs by running and timing a few steps of each kind.
 
-Some steps of each kind of training run are timed here, on synthetic data of the same shape, since the time of a step
-depends on model, batch, network and messages, and hardly on the data. The alternative, figures of another machine,
-would be wrong on this one. It is an estimate: the first steps stand for all, though some systems begin differently, and
-shared processors are slower.
+The data are synthetic, of the same shape: the time of a step hardly depends on them. The first steps stand for all,
+though some systems begin differently, and shared processors are slower.
 """
 
 from __future__ import annotations
