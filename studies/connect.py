@@ -264,15 +264,8 @@ def _unloaded_times(scenario: Scenario, resolved: Any) -> dict[int, int]:
         for number in traffic:
             messages = np.flatnonzero(rows.table == number)
             transport = scenario.transports[program.tables[number].transport]
-            times = unloaded_times(
-                resolved.network,
-                resolved.routing,
-                rows.src[messages],
-                rows.dst[messages],
-                rows.nbytes[messages],
-                transport.payload,
-                transport.overhead,
-                scenario.load_balancing,
-            )
+            flows = rows.src[messages], rows.dst[messages], rows.nbytes[messages]
+            packets = transport.payload, transport.overhead
+            times = unloaded_times(resolved.network, resolved.routing, *flows, *packets, scenario.load_balancing)
             times_by_message |= dict(zip(messages.tolist(), times.tolist(), strict=True))
     return times_by_message

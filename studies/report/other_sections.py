@@ -217,17 +217,8 @@ def _effects(effects: Sequence[Json]) -> str:
     rows = []
     for effect in effects:
         spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in effect["interval"])) if effect["interval"] else "-"
-        change = f"{100 * effect['change']:+.2f}"
-        rows.append(
-            [
-                effect["setting"],
-                effect["label"],
-                accuracy_text(effect["mean"]),
-                change,
-                spread,
-                "" if effect["resolved"] else "unresolved",
-            ]
-        )
+        figures = [accuracy_text(effect["mean"]), f"{100 * effect['change']:+.2f}", spread]
+        rows.append([effect["setting"], effect["label"], *figures, "" if effect["resolved"] else "unresolved"])
     head = ["setting", "variant", "mean", "minus baseline (points)", "95 % interval", ""]
     return html.grid(Grid("", head, rows), words=True) if rows else ""
 

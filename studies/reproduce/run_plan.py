@@ -135,18 +135,8 @@ def _run(
         sources = testbed_digest() if is_emulated else engine_digest()
         key = _hash((scenario.digest(), *(job.trace for job in scenario.job), sources))
     words = f"{setting.name}, {chosen.label}, seed {seed}{', on the testbed' if is_emulated else ''}"
-    return PlannedRun(
-        key,
-        words,
-        setting.name,
-        policy,
-        seed,
-        scenario,
-        setting.target,
-        setting.rates,
-        setting.computing,
-        bool(is_emulated),
-    )
+    times = setting.target, setting.rates, setting.computing
+    return PlannedRun(key, words, setting.name, policy, seed, scenario, *times, bool(is_emulated))
 
 
 def _hash(inputs: object) -> str:

@@ -285,14 +285,9 @@ class _Run:
             works = [Task(point.key, measure, (point.scenario, keep), "") for point in self.left]
             with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
                 bundle = write_bundle((point.scenario for point in self.left), Path(folder))
-                yield from run_on_ray(
-                    works,
-                    self.options.address,
-                    self.options.jobs,
-                    self.options.until,
-                    self.store.begin,
-                    bundle.root if bundle else None,
-                )
+                root = bundle.root if bundle else None
+                options = self.options
+                yield from run_on_ray(works, options.address, options.jobs, options.until, self.store.begin, root)
             return
         from gradwire.sim.engine.specialization import engine_fingerprint
 

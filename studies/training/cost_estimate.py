@@ -209,16 +209,8 @@ def costs_by_setting(
         done = [shares[run.key] for run in runs_of_setting]
         run_seconds = [seconds[run.key] for run in runs_of_setting if run.key in seconds]
         left_s = sum((1 - shares[run.key]) * seconds.get(run.key, 0.0) for run in runs_of_setting)
-        settings.append(
-            SettingCost(
-                setting,
-                len(runs_of_setting),
-                sum(share == 1 for share in done),
-                sum(0 < share < 1 for share in done),
-                steps_of(runs_of_setting[0]),
-                min(run_seconds, default=None),
-                max(run_seconds, default=None),
-                left_s if run_seconds else None,
-            )
-        )
+        counts = len(done), sum(share == 1 for share in done), sum(0 < share < 1 for share in done)
+        ends = min(run_seconds, default=None), max(run_seconds, default=None)
+        cost = SettingCost(setting, *counts, steps_of(runs_of_setting[0]), *ends, left_s if run_seconds else None)
+        settings.append(cost)
     return settings

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
 from gradwire.analysis.confidence_intervals import half_width
-from gradwire.studies.reproduce.plots.panels import finish_rows, panels_of, paper_figure
+from gradwire.studies.reproduce.plots.panels import annotate, finish_rows, panels_of, paper_figure
 from gradwire.studies.reproduce.policies import POLICIES, label_of
 from gradwire.studies.reproduce.verdicts import Effect, Judgement, effects_of
 
@@ -70,16 +70,7 @@ def _curves(panel: Axes, settings: Sequence[str], effects: Sequence[Effect]) -> 
         )
     panel.axhline(0, color=GREY, linewidth=0.6)
     panel.axhspan(-1, 1, color="#EEEEEE", zorder=0)
-    panel.annotate(
-        "within a point",
-        (1, 1),
-        xycoords=("axes fraction", "data"),
-        xytext=(-3, -8),
-        ha="right",
-        textcoords="offset points",
-        fontsize=6.5,
-        color=GREY,
-    )
+    annotate(panel, "within a point", (1, 1), ("axes fraction", "data"), (-3, -8), "right")
     panel.set_xlabel("packets lost, %")
     panel.set_ylabel("accuracy minus that without loss (points)")
     panel.spines[["top", "right"]].set_visible(False)

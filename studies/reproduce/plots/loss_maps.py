@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE
 from gradwire.scenarios.arrays import Floats
 from gradwire.studies.reproduce.lost_packets import PLACE_PREFIX
-from gradwire.studies.reproduce.plots.panels import paper_figure
+from gradwire.studies.reproduce.plots.panels import annotate, paper_figure
 from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.verdicts import Judgement
 
@@ -75,16 +75,7 @@ def _halves(panel: Axes, hops: int) -> None:
     panel.axvline(hops - 0.5, color="black", linewidth=0.8)
     panel.set_xticks(range(0, 2 * hops, 2))
     for middle, words in ((0.25, "reduce-scatter"), (0.75, "all-gather")):
-        panel.annotate(
-            words,
-            (middle, 1),
-            xycoords="axes fraction",
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            fontsize=6.5,
-            color=GREY,
-        )
+        annotate(panel, words, (middle, 1), "axes fraction", (0, 3), "center")
 
 
 def _words(figures: Mapping[str, float]) -> str:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gradwire.analysis.comparison.plots import WIDTH
+from gradwire.analysis.comparison.plots import GREY, WIDTH
 
 
 def paper_figure(height: float, share: float = 1.0) -> Figure:
@@ -24,6 +24,14 @@ def panels_of(figure: Figure, count: int, columns: int, **options: Any) -> list[
     for panel in panels[count:]:
         panel.set_visible(False)
     return list(panels[:count])
+
+
+def annotate(
+    panel: Axes, words: str, at: tuple[float, float], coordinates: Any, shift: tuple[int, int], ha: str
+) -> None:
+    """Write small grey words beside a place of a panel."""
+    where: Any = {"xycoords": coordinates, "xytext": shift, "textcoords": "offset points", "ha": ha}
+    panel.annotate(words, at, fontsize=6.5, color=GREY, **where)
 
 
 def finish_rows(panel: Axes) -> None:
