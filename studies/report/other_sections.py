@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from statistics import fmean, median
+
+from matplotlib.figure import Figure
 
 from gradwire.analysis.comparison.tables import KIND_LABELS, Grid
 from gradwire.analysis.fidelity.fidelity_measure import Measure
@@ -21,11 +25,11 @@ from gradwire.result_store.table_schema import KINDS
 from gradwire.result_store.training_result import TrainingResult
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import accuracy_text, share_text, time_text
-from gradwire.studies.reproduce.claims_page import HOLDS, basis_text
+from gradwire.studies.reproduce.claims_page import HOLDS, basis_text, png_of, published_words, reading_text
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, unit_of
 from gradwire.studies.reproduce.policies import label_of
 from gradwire.studies.reproduce.published import Comparison, PublishedNumber
-from gradwire.studies.reproduce.verdicts import value_text
+from gradwire.studies.reproduce.verdicts import Judgement, SeedRange, effects_of, value_text
 
 PS_PER_MS = 1e9
 CURVE = 400
@@ -159,34 +163,52 @@ def _means(arm: TrainingArm, column: str, unit: float) -> list[tuple[float, floa
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
-def claims_section(data: Json, title: str) -> html.PageSection:
-    """Return the section of judged claims from claims.json."""
+def claims_page(title: str, judgements: Sequence[Judgement], figures: Sequence[Figure | None], data: Json) -> str:
+    """Return the page of a reproduction, with its pictures. `data` : the content of claims.json."""
+    section = claims_section(data, title, judgements, figures)
+    return html.html_page(title, [section], data["command"])
+
+
+def claims_section(
+    data: Json, title: str, judgements: Sequence[Judgement] = (), figures: Sequence[Figure | None] = ()
+) -> html.PageSection:
+    """Return the section of judged claims from claims.json; while the judgements and figures are known, with them."""
     claims = data["claims"]
     counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
     section = html.PageSection(title, "claims")
     word = "claim" if len(claims) == 1 else "claims"
     section.lead = f"{len(claims)} {word}: " + ", ".join(f"{n} {what}" for what, n in counts.items() if n) + "."
-    rows = [[claim["id"], claim["claim"], claim["published"], claim["verdict"]] for claim in claims]
+    rows = [
+        [claim["id"], claim["claim"], published_words(claim["published"], claim["source"]), claim["verdict"]]
+        for claim in claims
+    ]
     section.add(html.paragraph(basis_text(data)) if "traces" in data else "")
+    section.add(html.paragraph(reading_text(judgements, data.get("seeds", 1))) if judgements else "")
     section.add(html.grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
-    for claim in claims:
+    for number, claim in enumerate(claims):
         section.add(html.heading(f"{claim['id']}: {claim['claim']}"))
-        section.add(
-            html.paragraph(f"Published: {claim['published'] or 'nothing'} (source: {claim['source']})", "remark")
-        )
-        section.add(
-            html.paragraph(f"**{claim['verdict']}.** {claim['reason']}"),
-            html.paragraph(claim.get("remark", ""), "remark"),
-        )
-        section.add(_expectations(claim["expectations"]), *(html.chart(one) for one in _claim_chart(claim)))
-        section.add(_effects(claim["effects"]), _claim_figures(claim))
+        source = f"Published: {claim['published'] or 'nothing'} (source: {claim['source']})"
+        section.add(html.paragraph(source, "remark"), html.paragraph(f"**{claim['verdict']}.** {claim['reason']}"))
+        section.add(html.paragraph(claim.get("remark", ""), "remark"))
+        section.add(_expectations(claim["expectations"], judgements[number] if judgements else None))
+        section.add(_picture(figures[number], claim) if figures else "".join(map(html.chart, _claim_chart(claim))))
+        means = [each.figure.interval_text("share") for each in effects_of(judgements[number])] if judgements else []
+        section.add(_agreement(claim.get("agreement", ())), _effects(claim["effects"], means), _claim_figures(claim))
     section.add(html.heading("Commands"), html.code(data["command"]))
     return section
 
 
-def _expectations(expectations: Sequence[Json]) -> str:
+def _picture(figure: Figure | None, claim: Json) -> str:
+    if figure is None:
+        return ""
+    words, data = f"{MEASURE_LABELS[claim['shown']]} by policy and setting", b64encode(png_of(figure)).decode()
+    return f'<img alt="{escape(words)}" src="data:image/png;base64,{data}">'
+
+
+def _expectations(expectations: Sequence[Json], judged: Judgement | None) -> str:
+    beside = judged.simulated if judged else None
     rows = []
-    for expectation in expectations:
+    for number, expectation in enumerate(expectations):
         what = expectation["text"] + (f" ({expectation['condition']})" if expectation["condition"] else "")
         low, high = (
             "" if expectation[end] is None else value_text(expectation[end], expectation["unit"])
@@ -194,13 +216,27 @@ def _expectations(expectations: Sequence[Json]) -> str:
         )
         bound = f"at least {low}" if low else f"at most {high}" if high else "-"
         expected = f"{low} to {high}" if low and high else bound
-        value = "-" if expectation["median"] is None else value_text(expectation["median"], expectation["unit"])
+        measured = ["-" if expectation["median"] is None else value_text(expectation["median"], expectation["unit"])]
+        if judged:
+            measured = [each.findings[number].measured for each in (judged, beside) if each]
         remark = f"time-outs: {expectation['because']}" if expectation["because"] else ""
         holds = HOLDS[expectation["holds"]] if low or high else ""
-        published, verdict = _beside_published(expectation)
-        rows.append([what, value, published, verdict, expected, "; ".join(filter(None, [holds, remark]))])
-    heads = ["figure", "measured, median", "published", "verdict", "our limit [ours]", ""]
+        published = _beside_published(expectation)
+        rows.append([what, *measured, *published, expected, "; ".join(filter(None, [holds, remark]))])
+    heads = ["on sockets", "simulated"] if beside else ["measured" if judged else "measured, median"]
+    heads = ["figure", *heads, "published", "verdict", "our limit [ours]", ""]
     return html.grid(Grid("", heads, rows), words=True) if rows else ""
+
+
+def _agreement(rows: Sequence[Json]) -> str:
+    """Return the table of times on the testbed beside the simulated ones."""
+    lines = []
+    for row in rows:
+        times = time_text(row["emulated"]), time_text(row["simulated"])
+        difference = f"{100 * (row['emulated'] / row['simulated'] - 1):+.1f} %"
+        lines.append([row["setting"], label_of(row["policy"]), MEASURE_LABELS[row["measure"]], *times, difference])
+    head = ["setting", "policy", "time", "real sockets", "simulated", "difference"]
+    return html.grid(Grid("", head, lines), words=True) if lines else ""
 
 
 def _beside_published(expectation: Json) -> tuple[str, str]:
@@ -213,13 +249,13 @@ def _beside_published(expectation: Json) -> tuple[str, str]:
     return f"{published.limit_text}{value_text(published.value, expectation['unit'])} {published.mark}", comparison.text
 
 
-def _effects(effects: Sequence[Json]) -> str:
+def _effects(effects: Sequence[Json], means: Sequence[str]) -> str:
     rows = []
-    for effect in effects:
-        spread = "{:+.2f} to {:+.2f}".format(*(100 * end for end in effect["interval"])) if effect["interval"] else "-"
-        figures = [accuracy_text(effect["mean"]), f"{100 * effect['change']:+.2f}", spread]
-        rows.append([effect["setting"], effect["label"], *figures, "" if effect["resolved"] else "unresolved"])
-    head = ["setting", "variant", "mean", "minus baseline (points)", "95 % interval", ""]
+    for effect, mean in zip(effects, means or [accuracy_text(each["mean"]) for each in effects], strict=True):
+        change = SeedRange(tuple(effect["changes"])).interval_text("points")
+        word = "resolved" if effect["resolved"] else "unresolved"
+        rows.append([effect["setting"], effect["label"], mean, change, word])
+    head = ["setting", "variant", "mean", "minus the baseline's", "differs from zero"]
     return html.grid(Grid("", head, rows), words=True) if rows else ""
 
 

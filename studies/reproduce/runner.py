@@ -87,7 +87,7 @@ class Reproduction:
             options += [f"--{key} {path}" for key, path in self.data.items()]
             options += [f"--device {self.device}"] if self.device != "cpu" else []
             how = " ".join(["gradwire reproduce", *self.names, *options])
-            _write(self.out, ", ".join(self.names), judgements, how, seeds, _ground(plans, self.device, seeds))
+            _write(self.out, ", ".join(self.names), judgements, how, _ground(plans, self.device, seeds))
         return judgements
 
     def costs(self, on_progress: OnProgress = lambda share, words: None) -> list[SettingCost]:
@@ -269,19 +269,20 @@ def _ground(plans: Sequence[Sequence[PlannedRun]], device: str, seeds: int) -> J
     )
 
 
-def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, seeds: int, ground: Json) -> None:
+def _write(out: Path, name: str, judgements: Sequence[Judgement], how: str, ground: Json) -> None:
     """Write figures, page and plain values; those of another choice of claims are overwritten."""
-    from gradwire.studies.reproduce.claims_page import as_dict, basis_text, html_page, png_of
+    from gradwire.studies.report.other_sections import claims_page
+    from gradwire.studies.reproduce.claims_page import as_dict, png_of
     from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 
     figures = [claim_figure(judgement) for judgement in judgements]
     for judgement, figure in zip(judgements, figures, strict=True):
         if figure is not None:
             (out / f"{judgement.claim.id}.png").write_bytes(png_of(figure))
-    page = html_page(f"Claims of {name}, reproduced", judgements, figures, how, seeds, basis_text(ground))
-    texts: Mapping[str, str] = {
-        "page.html": page,
-        "claims.json": json.dumps({"command": how, **ground, **as_dict(judgements)}, indent=1),
+    data = {"command": how, **ground, **as_dict(judgements)}
+    texts = {
+        "page.html": claims_page(f"Claims of {name}, reproduced", judgements, figures, data),
+        "claims.json": json.dumps(data, indent=1),
     }
     for file, text in texts.items():
         with atomic_replace(out / file) as partial:

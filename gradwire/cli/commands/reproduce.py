@@ -86,7 +86,8 @@ def cmd_reproduce(
     typer.echo(basis_text(json.loads((output_dir / "claims.json").read_text(encoding="utf-8"))))
     for each in judgements:
         typer.echo(f"\n{each.claim.id}  {each.claim.sentence}")
-        typer.echo(f"    published: {published_words(each.claim)} (source: {each.claim.source})")
+        published = published_words(each.claim.published, each.claim.source)
+        typer.echo(f"    published: {published} (source: {each.claim.source})")
         for line in (*finding_lines(each), *agreement_lines(each)):
             typer.echo(f"    {line}")
         typer.echo(f"    {each.verdict.upper()}. {each.reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,11 +19,11 @@ from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError, ScenarioError
 from gradwire.scenarios.loading.load import load_tables
 from gradwire.scenarios.units import parse_time
-from gradwire.studies.report.other_sections import claims_section
+from gradwire.studies.report.other_sections import claims_page, claims_section
 from gradwire.studies.reproduce import SETS, claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, ratio, saved
-from gradwire.studies.reproduce.claims_page import as_dict, basis_text, html_page, published_words
+from gradwire.studies.reproduce.claims_page import as_dict, basis_text, published_words
 from gradwire.studies.reproduce.lost_magnitude import lost_magnitude
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
@@ -126,7 +127,7 @@ def test_absent_measure_is_named_and_remaining_seeds_decide() -> None:
     beside = _judged_magnitude(set(), _p99(1.0, "here"))
     assert beside.verdict == CONDITION and "Unresolved: magnitude of what was lost (measure absent: " in beside.reason
     for judgement in (nothing, some, beside):
-        page = html_page("T", [judgement], [None], "how", 3)
+        page = claims_page("T", [judgement], [None], {"command": "how", **as_dict([judgement])})
         assert "measure absent: nothing was lost" in page
         assert "nothing was lost" in json.dumps(as_dict([judgement]), allow_nan=False)
 
@@ -246,9 +247,9 @@ def test_run_store_measures_a_result_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_claims_page_holds_verdict_and_figures_without_links() -> None:
     """The page has no script and no external link."""
     judged = _judged(_p99(0.3, "a < b"))
-    text = html_page("Title", [judged], [None], "gradwire reproduce dlcp", 3)
+    text = claims_page("Title", [judged], [None], {"command": "gradwire reproduce dlcp", **as_dict([judged])})
     assert "It is fast." in text and "a &lt; b" in text and "0.300 (0.200 to 0.400)" in text
-    assert "http" not in text and "<script" not in text
+    assert not re.search(r"(src|href)=.http", text)
     (entry,) = as_dict([judged])["claims"]  # type: ignore[misc]
     assert entry["verdict"] == SHOWN and entry["expectations"][0]["values"] == [0.2, 0.3, 0.4]
 
@@ -377,8 +378,10 @@ def test_basis_text_names_traces_device_and_project_goals() -> None:
     assert basis_text({"traces": [], "device": ""}) == "No trace is replayed."
     (ours,) = claims_of(["dlcp"], ["S10"])
     (published,) = claims_of(["dlcp"], ["S4"])
-    assert published_words(ours) == "loss <= p for every message [ours]"
-    assert "[ours]" in published.source and "[ours]" not in published_words(published), "only its limits are"
+    assert published_words(ours.published, ours.source) == "loss <= p for every message [ours]"
+    assert "[ours]" in published.source and "[ours]" not in published_words(published.published, published.source), (
+        "only its limits are"
+    )
 
 
 def test_source_digest_covers_the_code_that_measures_figures() -> None:

@@ -13,10 +13,11 @@ import pytest
 from gradwire.analysis.confidence_intervals import confidence_interval, half_width
 from gradwire.result_store.training_result import CHECKPOINT, TrainingResult
 from gradwire.scenarios.errors import ScenarioError
+from gradwire.studies.report.other_sections import claims_page
 from gradwire.studies.reproduce import TRAINING_SETS, claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import difference
-from gradwire.studies.reproduce.claims_page import as_dict, html_page
+from gradwire.studies.reproduce.claims_page import as_dict
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.plots.effect_plots import effects_figure
 from gradwire.studies.reproduce.policies import POLICIES, label_of, with_seed
@@ -161,10 +162,10 @@ def test_two_line_variant_labels_do_not_overlap() -> None:
 
 def test_claims_page_and_json_contain_effects() -> None:
     judged = _judged(_less("p0.1", low=-0.03))
-    page = html_page("Title", [judged], [None], "gradwire reproduce tolerance", 3)
+    page = claims_page("Title", [judged], [None], {"command": "how", "seeds": 3, **as_dict([judged])})
     assert "-2.00 ± 2.48 points" in page and "95 % intervals" in page and "minimum time-outs" not in page
     assert page.count("<td>unresolved</td>") == 2, "the expectation, and the effect of 10 %"
-    assert page.count("<td>resolved</td>") == 1 and "<th>differs from zero</th>" in page
+    assert page.count("<td>resolved</td>") == 1 and "differs from zero</th>" in page
     (entry,) = json.loads(json.dumps(as_dict([judged])))["claims"]
     assert [each["resolved"] for each in entry["effects"]] == [False, True]
     assert entry["effects"][1]["changes"] == pytest.approx([-0.1, -0.11, -0.09])

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from gradwire.result_store.training_result import PRICES, TrainingResult
+from gradwire.studies.report.other_sections import claims_page
 from gradwire.studies.reproduce import claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import saved_at_share, saved_or_not
-from gradwire.studies.reproduce.claims_page import as_dict, html_page
+from gradwire.studies.reproduce.claims_page import as_dict
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, RATES, TIMES, costs, first_crossing, unit_of
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
@@ -124,7 +125,7 @@ def test_verdicts_compare_times_to_the_target_accuracy() -> None:
     assert never.verdict == NOT_SHOWN and never.findings[0].measured == "never"
     values = json.loads(json.dumps(as_dict([never]), allow_nan=False))["claims"][0]
     assert values["expectations"][0]["median"] is None and values["effects"][0]["measure"] == "accuracy"
-    assert "never" in html_page("T", [never], [None], "how", 2)
+    assert "never" in claims_page("T", [never], [None], {"command": "how", **as_dict([never])})
 
 
 def test_claim_has_accuracy_effects_and_time_curves() -> None:

@@ -8,10 +8,11 @@ from math import inf
 
 import pytest
 
+from gradwire.studies.report.other_sections import claims_page
 from gradwire.studies.reproduce import SETS, claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, gain_over_best
-from gradwire.studies.reproduce.claims_page import as_dict, finding_line, html_page
+from gradwire.studies.reproduce.claims_page import as_dict, finding_line
 from gradwire.studies.reproduce.published import PublishedNumber
 from gradwire.studies.reproduce.run_plan import runs_of_claim
 from gradwire.studies.reproduce.verdicts import Judgement, judge
@@ -108,7 +109,7 @@ def test_terminal_and_page_show_published_number_verdict_and_limit() -> None:
     )
     assert finding_line(judged.findings[0]) == line
     assert finding_line(judged.findings[1]).endswith("60.0 %); our limit >= 30.0 % [ours]: holds")
-    page = html_page("T", [judged], [None], "how", 3)
+    page = claims_page("T", [judged], [None], {"command": "how", **as_dict([judged])})
     assert "80.0 % [abstract]" in page and "same direction (50 % of the published effect)" in page
     claims = as_dict([judged])["claims"]
     assert isinstance(claims, list)

@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from gradwire.cli import app
 from gradwire.emu.testbed import check_scenario
+from gradwire.studies.report.other_sections import claims_page
 from gradwire.studies.reproduce import claims_of
 from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, ratio
-from gradwire.studies.reproduce.claims_page import agreement_lines, as_dict, finding_lines, html_page
+from gradwire.studies.reproduce.claims_page import agreement_lines, as_dict, finding_lines
 from gradwire.studies.reproduce.policies import POLICIES
 from gradwire.studies.reproduce.run_plan import testbed_runs as runs_on_testbed
 from gradwire.studies.reproduce.verdicts import agreements, claim_on_testbed
@@ -97,9 +98,9 @@ def test_verdict_is_that_of_sockets_with_simulated_figures_beside() -> None:
         ("dctcp-10ms", pytest.approx(2 / 3)),
     ]
     assert agreement_lines(judged)[1].endswith("10.0 us, simulated 6.00 us (+66.7 %)")
-    page = html_page("t", [judged], [None], "x", 1)
+    page = claims_page("t", [judged], [None], {"command": "x", **as_dict([judged])})
     assert "+66.7 %" in page and "Figures are of one seed." in page
-    assert "<td class='n'>100 %</td><td class='n'>20.0 %</td>" in page
+    assert "<td>100 %</td><td>20.0 %</td>" in page
     (plain,) = as_dict([judged])["claims"]  # type: ignore[misc]
     assert [row["policy"] for row in plain["agreement"]] == ["dlcp", "dctcp-10ms"]
 
