@@ -41,8 +41,6 @@ def simulate(
         result.iterations                       # a pyarrow table
         result.to_pandas("messages")
 
-    Parameters
-    ----------
     scenario : a Scenario, or the name or file of one, which runs without a policy, as in `gradwire run`.
     trace : replayed by every job instead of the traces that they name; may be a name as well.
     threads : of the simulator; the Result does not depend on it.
@@ -52,16 +50,12 @@ def simulate(
         were skipped, or why none were.
     compiled : False runs the engine as plain Python, in which breakpoints and prints of your components work.
 
-    Returns
-    -------
-    Result : tables of iterations, messages, drops, ports, ...; `summary["totals"]["ended_by"]` says what ended it.
+    Returns a Result with tables of iterations, messages, drops, ports, ...; `summary["totals"]["ended_by"]` says what
+    ended it.
 
-    Raises
-    ------
-    ScenarioError, TraceError
-        The input is invalid; raised before anything is simulated.
-    StallError, KeyboardInterrupt
-        No events are pending although jobs are not done; Ctrl-C. Both have the Result so far in `.result`.
+    Raises ScenarioError, TraceError if the input is invalid; raised before anything is simulated.
+    Raises StallError if no events are pending although jobs are not done, and KeyboardInterrupt on Ctrl-C; both have
+    the Result so far in `.result`.
     """
     from gradwire.scenarios.loading.load import as_scenario
     from gradwire.sim.simulate import simulate as run
@@ -96,8 +90,6 @@ def compare(
         runs.to_pandas()[["run", "iteration_mean_ps"]]
         gradwire.compare(result, "results/demo-001")                # and existing Results
 
-    Parameters
-    ----------
     sources : Results; Comparisons; directories of Results or of comparisons; Scenarios, scenario files and names of the
         library, which are simulated under each of their policies. Lists are flattened.
     set : overrides of scenarios that are named or loaded from files, such as "job.workers=8".
@@ -105,19 +97,12 @@ def compare(
     jobs : scenarios simulated at a time, each in a separate process; with 1 all in this one.
     progress : called with (fraction, message).
 
-    Returns
-    -------
-    `gradwire.analysis.comparison.compare.Comparison`: `to_pandas()`, `table` (pyarrow), `metrics`, `plot()`,
+    Returns a `gradwire.analysis.comparison.compare.Comparison`: `to_pandas()`, `table` (pyarrow), `metrics`, `plot()`,
     `write(directory)`; a notebook shows its table.
 
-    Raises
-    ------
-    ScenarioError, TraceError
-        A scenario is invalid; all are checked before the first one runs.
-    ResultError
-        A directory cannot be read, nothing to compare, or there are overrides and nothing to run.
-    StallError
-        A simulation can make no progress.
+    Raises ScenarioError, TraceError if a scenario is invalid; all are checked before the first one runs.
+    Raises ResultError if a directory cannot be read, or there is nothing to compare, or nothing to run with overrides.
+    Raises StallError if a simulation can make no progress.
     """
     from gradwire.analysis.comparison.compare import compare as side_by_side
     from gradwire.result_store.result import Result

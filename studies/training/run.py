@@ -57,8 +57,6 @@ def train(
         learned = gradwire.train("train-tiny", "results/tiny")
         learned.to_pandas("scores")             # accuracy by step, bytes and simulated time
 
-    Parameters
-    ----------
     scenario : a Scenario, or its name or file, then without a policy.
     out : output directory; an existing run of the same scenario is resumed.
     until : stop at this validation accuracy, checked at each evaluation.
@@ -66,16 +64,11 @@ def train(
     progress : called with (fraction, message).
     data : the scenario's training data, if it is already loaded.
 
-    Raises
-    ------
-    ScenarioError, TraceError
-        The scenario cannot be trained; raised before training.
-    ResultError
-        `out` holds something else, or a training run by modules that have been edited since, or cannot be written.
-    MissingExtraError
-        torch is not installed.
-    KeyboardInterrupt
-        Ctrl-C; the last checkpoint is in `out`.
+    Raises ScenarioError, TraceError if the scenario cannot be trained; raised before training.
+    Raises ResultError if `out` holds something else, or a training run by modules that have been edited since, or
+    cannot be written.
+    Raises MissingExtraError if torch is not installed.
+    Raises KeyboardInterrupt on Ctrl-C; the last checkpoint is in `out`.
     """
     torch = import_extra("torch", "capture")
     from gradwire.training.build import check_layers_match, data_of, device_of, trainer_of
