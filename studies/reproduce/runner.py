@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.result_store.folders.output_folder import atomic_replace
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[float, str], None]
 Figures = dict[str, dict[str, float]]
-NO_DATA: Mapping[str, str] = MappingProxyType({})
 SIMULATED, EMULATED = "sim", "emu"
 """Worlds that claims are judged by."""
 MARK = "reproduction.txt"
@@ -65,7 +63,7 @@ class Reproduction:
     claims: Sequence[str] = ()
     full: bool = False
     seeds: int | None = None
-    data: Mapping[str, str] = NO_DATA
+    data: Mapping[str, str] = field(default_factory=dict)
     device: str = "cpu"
     world: str = SIMULATED
 

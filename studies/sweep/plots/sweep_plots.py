@@ -100,7 +100,9 @@ def _draw_lines(axes: Axes, chart: Lines, data: PlotData) -> None:
         if series.grey:
             style |= {"color": GREY, "linestyle": "-", "linewidth": 0.9, "zorder": 1}
             for point in series.points[:MOST_NAMES]:
-                axes.annotate(notes[point], point, (4, 4), textcoords="offset points", fontsize=6, color=GREY)
+                axes.annotate(
+                    notes[point], (point[0], point[1]), (4, 4), textcoords="offset points", fontsize=6, color=GREY
+                )
         (drawn,) = axes.plot(x, y, label=label or None, **style)
         if band and not np.isnan(band[0]).all():
             axes.fill_between(x, *band, color=drawn.get_color(), alpha=0.18, linewidth=0)

@@ -164,7 +164,7 @@ def test_claims_page_and_json_contain_effects() -> None:
     judged = _judged(_less("p0.1", low=-0.03))
     page = claims_page("Title", [judged], [None], {"command": "how", "seeds": 3, **as_dict([judged])})
     assert "-2.00 ± 2.48 points" in page and "95 % intervals" in page and "minimum time-outs" not in page
-    assert page.count("<td>unresolved</td>") == 2, "the expectation, and the effect of 10 %"
+    assert page.count("<td>unresolved</td>") == 3, "the claim, the expectation, and the effect of 10 %"
     assert page.count("<td>resolved</td>") == 1 and "differs from zero</th>" in page
     (entry,) = json.loads(json.dumps(as_dict([judged])))["claims"]
     assert [each["resolved"] for each in entry["effects"]] == [False, True]
