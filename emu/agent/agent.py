@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire.emu.agent.base import Arrival, Carrier, Loop, MessageRow, Parts, Timer
+from gradwire.emu.agent.base import Arrival, Carrier, MessageRow, Parts
 from gradwire.emu.agent.frame_stream import PLAN_RECORDS, TOKEN_BYTES, Decoder, encode, token_of
 from gradwire.emu.agent.host_part import part_of
 from gradwire.emu.agent.loop import EpollLoop
@@ -75,7 +75,7 @@ def with_files(plan: TestbedPlan) -> TestbedPlan:
     return replace(plan, trace_folders=tuple(folders))
 
 
-def make_parts(plan: TestbedPlan, node: int, loop: Loop, send: Callable[[int], None]) -> tuple[Script, Contents]:
+def make_parts(plan: TestbedPlan, node: int, loop: EpollLoop, send: Callable[[int], None]) -> tuple[Script, Contents]:
     """Return (script, contents) of a host."""
     part = part_of(plan.program, node, [transport.important for transport in plan.transports])
     # on the wall clock the software's latency passes by itself
@@ -84,32 +84,6 @@ def make_parts(plan: TestbedPlan, node: int, loop: Loop, send: Callable[[int], N
     payloads = [transport.payload for transport in plan.transports]
     script = Script(part, loop, send, latency, slowness=slowness_of(plan.changes, node))
     return script, Contents(part, values, payloads, plan.seed)
-
-
-class WatchedLoop:
-    """The loop as seen by the script; its pending timers tell whether the script computes or waits."""
-
-    def __init__(self, loop: EpollLoop) -> None:
-        self._loop = loop
-        self.pending = 0
-        self.now = loop.now
-        self.reader, self.writer = loop.reader, loop.writer
-
-    def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
-        """See `EpollLoop.at`."""
-
-        def counted() -> None:
-            self.pending -= 1
-            call()
-
-        self.pending += 1
-        return self._loop.at(time_ns, counted)
-
-    def cancel(self, timer: Timer | None) -> None:
-        """See `EpollLoop.cancel`."""
-        if timer is not None and timer.call is not None:
-            self.pending -= 1
-        self._loop.cancel(timer)
 
 
 class Agent:
@@ -183,8 +157,7 @@ class Agent:
         self._pauses = pauses_of(plan.changes, node)
         self.rate = min(port.rate for port in plan.ports_of_node(node))
         self._trips = RoundTrips(plan)
-        self._watched = WatchedLoop(self.loop)
-        self._script, self._contents = self._parts(plan, node, self._watched, self._send)
+        self._script, self._contents = self._parts(plan, node, self.loop, self._send)
         self._carriers = make_carriers(plan, self, self._script.part.rows.values())
 
     def run(self) -> int:
@@ -252,13 +225,10 @@ class Agent:
             # work done now does not delay packets later
             for number, carrier in self._carriers.items():
                 carrier.prepare(row for row in self._script.part.rows.values() if row.transport == number)
-            while self._prepare_next():
+            self._ahead = partial(self._contents.prepare_next, AHEAD_BYTES)
+            while self._ahead():
                 pass
-            self._ahead = self._prepare_next
         self._reply("opened")
-
-    def _prepare_next(self) -> bool:
-        return self._contents.prepare_next(AHEAD_BYTES)
 
     def _do_connect(self) -> None:
         for number, carrier in self._carriers.items():
@@ -321,7 +291,7 @@ class Agent:
     def _status(self) -> None:
         script = self._script
         # timers of future traffic do not tell whether messages in flight are stuck
-        computing = self._watched.pending if len(script.starts) <= len(self._settled) else 0
+        computing = self.loop.pending() if len(script.starts) <= len(self._settled) else 0
         self._reply("status", len(self._arrivals), computing, script.workers_done, script.done)
 
     def _status_later(self) -> None:
@@ -334,10 +304,10 @@ class Agent:
         """Return the report of this host."""
         rows = self._script.part.rows
         carriers = self._carriers.values()
-        counts = dict(item for carrier in carriers for item in carrier.counts().items())
-        marks = dict(item for carrier in carriers for item in carrier.marks().items())
-        marks_sent = dict(item for carrier in carriers for item in carrier.marked_sent().items())
-        received_bytes = dict(item for carrier in carriers for item in carrier.received().items())
+        counts, marks, marks_sent, received_bytes = (
+            dict(item for carrier in carriers for item in getattr(carrier, name)().items())
+            for name in ("counts", "marks", "marked_sent", "received")
+        )
         notes = [note for carrier in carriers for note in carrier.notes()]
         starts = self._script.starts
         sent_numbers = [n for n, row in rows.items() if row.src == self.node]

@@ -23,38 +23,6 @@ if TYPE_CHECKING:
     from gradwire.emu.agent.loop import EpollLoop
 
 
-class Timer:
-    """A call scheduled by a loop; `call` is None after it has fired or was cancelled. `ahead`: its lateness counts."""
-
-    __slots__ = ("ahead", "call", "number", "time")
-
-    def __init__(self, time_ns: int, number: int, call: Callable[[], None], ahead: bool) -> None:
-        self.time, self.number, self.ahead = time_ns, number, ahead
-        self.call: Callable[[], None] | None = call
-
-    def __lt__(self, other: Timer) -> bool:
-        return (self.time, self.number) < (other.time, other.number)
-
-
-class Loop(Protocol):
-    """Timers and readable files, one at a time, in order of time (equal times: in the order in which they were set)."""
-
-    def now(self) -> int:
-        """Return nanoseconds since the beginning; negative before it."""
-
-    def at(self, time_ns: int, call: Callable[[], None]) -> Timer:
-        """Schedule a call, at once if the time is past; return a timer for `cancel`."""
-
-    def cancel(self, timer: Timer | None) -> None:
-        """Cancel a timer; no effect if it has fired."""
-
-    def reader(self, file: int, call: Callable[[], None] | None) -> None:
-        """Set the call for a readable file; None removes it."""
-
-    def writer(self, file: int, call: Callable[[], None] | None) -> None:
-        """Set the call for a writable file; None removes it."""
-
-
 @dataclass(frozen=True)
 class MessageRow:
     """The known properties of a message at both of its ends."""

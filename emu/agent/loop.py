@@ -20,9 +20,9 @@ import time
 from array import array
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from gradwire.emu.agent import compiled_agent
-from gradwire.emu.agent.base import Timer
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.layout import Agent, AgentTimer
 from gradwire.emu.agent.shared_words import WordBlock
@@ -46,8 +46,17 @@ _CALLED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_in
 """A function of five integers with the calling convention of compiled code (`gradwire.jit.machine_code`)."""
 
 
+class Timer(NamedTuple):
+    """A scheduled call. `ahead`: its lateness counts."""
+
+    time_ns: int
+    number: int
+    call: Call
+    ahead: bool
+
+
 class EpollLoop:
-    """The loop; see `gradwire.emu.agent.base.Loop`.
+    """Timers and files, served one at a time, in order of time; equal times in the order in which they were set.
 
     agent : its record, shared with compiled code.
     asked : requests of compiled code by ASK_*, each called with four integers.
@@ -108,46 +117,34 @@ class EpollLoop:
         self.agent.paused_until_ns = until_ns
 
     def now(self) -> int:
+        """Return nanoseconds since the beginning; negative before it."""
         agent = self.agent
         return (agent.reading_ns if agent.stands_still else time.monotonic_ns()) - agent.begin_ns
 
-    def scheduled(self) -> int:
-        return min(self.agent.due_ns, self.now())
-
     # --- timers
 
-    def at(self, time_ns: int, call: Call, *, counts: bool = True) -> Timer:
-        """See `Loop`; `counts`: whether its lateness counts."""
+    def at(self, time_ns: int, call: Call, *, counts: bool = True) -> None:
+        """Schedule a call, at once if the time is past. `counts`: its lateness counts."""
         self.agent.timers_set = number = self.agent.timers_set + 1
-        timer = Timer(time_ns, number, call, counts and time_ns > self.now())
-        heappush(self._timers, timer)
-        if self._timers[0] is timer:
-            self._update_first()
-        return timer
+        heappush(self._timers, Timer(time_ns, number, call, counts and time_ns > self.now()))
+        self._update_first()
 
-    def cancel(self, timer: Timer | None) -> None:
-        if timer is not None:
-            timer.call = None
-            if self._timers and self._timers[0] is timer:
-                self._update_first()
+    def pending(self) -> int:
+        """Return the number of timers whose lateness counts and that have not fired."""
+        return sum(timer.ahead for timer in self._timers)
 
     def _update_first(self) -> None:
         """Store the first of the timers of Python for compiled code."""
-        timers, agent = self._timers, self.agent
-        while timers and timers[0].call is None:
-            heappop(timers)
-        agent.python_timer_ns = timers[0].time if timers else NEVER
-        agent.python_timer_number = timers[0].number if timers else NEVER
+        first = self._timers[0] if self._timers else (NEVER, NEVER)
+        self.agent.python_timer_ns, self.agent.python_timer_number = first[:2]
 
     def _fire(self, *_: int) -> None:
         agent, timer = self.agent, heappop(self._timers)
-        if timer.ahead and timer.time >= agent.paused_until_ns:
-            self._lateness.append(self.now() - timer.time)
-        call, timer.call = timer.call, None
-        assert call is not None
+        if timer.ahead and timer.time_ns >= agent.paused_until_ns:
+            self._lateness.append(self.now() - timer.time_ns)
         self._update_first()
-        agent.due_ns = timer.time
-        call()
+        agent.due_ns = timer.time_ns
+        timer.call()
         agent.due_ns = NEVER
 
     def _grow(self, *_: int) -> None:

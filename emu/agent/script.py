@@ -13,13 +13,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gradwire.emu.agent.base import Loop
 from gradwire.emu.agent.host_part import HostProgram
 from gradwire.jit.records.constants import SLOW_UNIT
 from gradwire.workload.program import COMPUTE, FIRE, NOTE, UNTIL, WAIT, Operation, Process
 from gradwire.workload.scheduling import LAYER
+
+if TYPE_CHECKING:
+    from gradwire.emu.agent.loop import EpollLoop
 
 PS_PER_NS = 1000
 FAR = 1 << 62
@@ -52,7 +54,7 @@ class Script:
     def __init__(
         self,
         part: HostProgram,
-        loop: Loop,
+        loop: EpollLoop,
         send: Callable[[int], None],
         latency_ps: int = 0,
         tick_ps: int = PS_PER_NS,

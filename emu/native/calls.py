@@ -16,8 +16,8 @@ from gradwire.jit.compiled import Intrinsic, njit
 
 _HERE = "gradwire.emu.native.intrinsics"
 words_at = Intrinsic("words_at")
-bytes_at, byte, half, put_half, word, put_word, copy, invoke = (
-    Intrinsic(name, _HERE) for name in ("bytes_at", "byte", "half", "put_half", "word", "put_word", "copy", "invoke")
+bytes_at, byte, half, word, put_word, copy, invoke = (
+    Intrinsic(name, _HERE) for name in ("bytes_at", "byte", "half", "word", "put_word", "copy", "invoke")
 )
 _read, _write, clock_gettime, timerfd_settime, epoll_wait, poll, recvmmsg, sendmmsg = (
     Intrinsic(name, _HERE)

@@ -39,45 +39,24 @@ def bytes_at(typing_context, address):  # type: ignore[no-untyped-def]
     return types.CPointer(types.uint8)(types.int64), codegen
 
 
-@intrinsic  # type: ignore[misc]
-def byte(typing_context, address):  # type: ignore[no-untyped-def]
-    """Return the byte at an address."""
+def _loader(bits, convert):  # type: ignore[no-untyped-def]
+    """Return the intrinsic that loads `bits` bits from an address and converts them to a word."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.zext(builder.load(_at(builder, args[0], 8)), _I64)
+    @intrinsic  # type: ignore[misc]
+    def load(typing_context, address):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return convert(builder, builder.load(_at(builder, args[0], bits), align=1))
 
-    return types.int64(types.int64), codegen
+        return types.int64(types.int64), codegen
 
-
-@intrinsic  # type: ignore[misc]
-def half(typing_context, address):  # type: ignore[no-untyped-def]
-    """Return the 32 bits at an address, in the machine's byte order."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.zext(builder.load(_at(builder, args[0], 32), align=1), _I64)
-
-    return types.int64(types.int64), codegen
+    return load
 
 
-@intrinsic  # type: ignore[misc]
-def put_half(typing_context, address, value):  # type: ignore[no-untyped-def]
-    """Write 32 bits to an address, in the machine's byte order."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        builder.store(builder.trunc(args[1], _I32), _at(builder, args[0], 32), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic  # type: ignore[misc]
-def word(typing_context, address):  # type: ignore[no-untyped-def]
-    """Return the 64 bits at an address, in network byte order."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.bswap(builder.load(_at(builder, args[0], 64), align=1))
-
-    return types.int64(types.int64), codegen
+byte = _loader(8, lambda builder, value: builder.zext(value, _I64))
+half = _loader(32, lambda builder, value: builder.zext(value, _I64))
+"""the 32 bits at an address, in the machine's byte order"""
+word = _loader(64, lambda builder, value: builder.bswap(value))
+"""the 64 bits at an address, in network byte order"""
 
 
 @intrinsic  # type: ignore[misc]

@@ -8,13 +8,14 @@ in memory, left to devices that do not exist, so Wireshark should not check them
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -96,8 +97,7 @@ class Capture:
         self.written = 0
         """frames in the file, after its end"""
         self._child = 0
-        self._stop = -1
-        self._answer = -1
+        self._connection: Connection | None = None
 
     def start(self, namespace: int) -> None:
         """Start to listen in the network namespace of this descriptor; raise TestbedError if that fails."""
@@ -113,50 +113,45 @@ class Capture:
                 raise TestbedError(
                     f"cannot capture packets: {error.strerror}", self.plan.names[self.node], "root"
                 ) from None
-        stop_read, self._stop = os.pipe()
-        self._answer, answer_write = os.pipe()
+        self._connection, child_end = Pipe()
 
         def run() -> int:
-            os.close(self._stop)
             try:
                 with file:
-                    counted = self._record(sockets, ports, file, stop_read)
+                    answer: object = self._record(sockets, ports, file, child_end.fileno())
             except OSError as error:
-                os.write(answer_write, json.dumps([error.errno, error.strerror]).encode())
-                return 1
-            os.write(answer_write, json.dumps(counted).encode())
+                answer = error
+            child_end.send(answer)
             return 0
 
         self._child = fork(run)
-        file.close()
-        for opened in sockets:
+        for opened in (file, child_end, *sockets):
             opened.close()
-        os.close(stop_read)
-        os.close(answer_write)
 
     def stop(self) -> list[str]:
         """End the capture; return messages about missed packets. Raises OSError if the file could not be written."""
-        os.close(self._stop)
-        ready, _, _ = select.select([self._answer], [], [], STOP_SECONDS)
-        text = os.read(self._answer, 4096) if ready else b""
-        os.close(self._answer)
-        if not text:
-            if not ready:
+        assert self._connection is not None
+        reason, answer = "ended early", None
+        with self._connection as connection, suppress(OSError, EOFError):
+            with suppress(OSError):  # it has ended
+                connection.send(None)
+            if connection.poll(STOP_SECONDS):
+                answer = connection.recv()
+            else:
+                reason = f"did not end within {STOP_SECONDS:g} s"
                 os.kill(self._child, 9)
-            os.waitpid(self._child, 0)
-            reason = "ended early" if ready else f"did not end within {STOP_SECONDS:g} s"
+        os.waitpid(self._child, 0)
+        if answer is None:
             raise TestbedError(f"the capture at {self.plan.names[self.node]} {reason}", str(self.path), usage=False)
-        _, status = os.waitpid(self._child, 0)
-        first, second = json.loads(text)
-        if status != 0:
-            raise OSError(first, second, str(self.path))
-        self.written = first
-        return [f"the capture at {self.plan.names[self.node]} missed {second} packets"] if second else []
+        if isinstance(answer, OSError):
+            raise OSError(answer.errno, answer.strerror, str(self.path))
+        self.written, missed = answer
+        return [f"the capture at {self.plan.names[self.node]} missed {missed} packets"] if missed else []
 
     def _record(
         self, sockets: Sequence[socket.socket], ports: Sequence[Port], file: BinaryIO, stop: int
     ) -> tuple[int, int]:
-        """Record packets in the child process until the other end of `stop` is closed."""
+        """Record packets in the child process until the other end of `stop` is closed or has sent something."""
         names = [name for port in ports for name in (port.name, self.plan.ports[port.number ^ 1].name)]
         hosts = {self.plan.names[host]: host_address(host) for host in range(self.plan.host_count)}
         packets = PacketFile(file, names, hosts, self.snap)

@@ -7,15 +7,11 @@ sends its reports when its messages have been delivered or when it receives SIGI
 from __future__ import annotations
 
 import os
-import pickle
-import select
 import signal
-import socket
-import struct
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from gradwire.emu.agent.report import Reports
@@ -25,7 +21,6 @@ from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.processes import fork
 
-_LENGTH = struct.Struct("<Q")
 END_S = 3 * SALVAGE_S
 """Time limit for ending in order; our choice."""
 
@@ -36,17 +31,16 @@ class BackgroundTraffic:
     def __init__(self, plan: TestbedPlan, namespace: Callable[[int], int]) -> None:
         self._plan, self._namespace = plan, namespace
         self._pid = 0
-        self._socket: socket.socket | None = None
+        self._connection: Connection | None = None
         self.reports: Reports | None = None
         """The reports of its agents; None until received."""
 
     def start(self) -> int:
         """Connect all flows and begin; return the beginning on the monotonic clock in ns. Raises TestbedError if it
         fails."""
-        parent_end, child_end = socket.socketpair()
-        self._pid = fork(partial(self._run_process, child_end, parent_end))
+        self._connection, child_end = Pipe()
+        self._pid = fork(partial(self._run_process, child_end, self._connection))
         child_end.close()
-        self._socket = parent_end
         kind, value = self._receive(self._plan.wait_s * 3)
         if kind != "began":
             raise TestbedError("background traffic ended before it began", "traffic", usage=False)
@@ -54,8 +48,8 @@ class BackgroundTraffic:
 
     def fileno(self) -> int:
         """Return the file descriptor for a selector, which is readable at the end."""
-        assert self._socket is not None
-        return self._socket.fileno()
+        assert self._connection is not None
+        return self._connection.fileno()
 
     def listen(self) -> None:
         """Receive pending reports; raise TestbedError if the traffic has failed."""
@@ -65,7 +59,7 @@ class BackgroundTraffic:
 
     def end(self) -> Reports | None:
         """End the traffic if it is running; return its reports or None."""
-        if self._pid and self.reports is None and self._socket is not None:
+        if self._pid and self.reports is None and self._connection is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGINT)
             with suppress(TestbedError, OSError):
@@ -75,9 +69,9 @@ class BackgroundTraffic:
 
     def close(self) -> None:
         """Kill the process and release its resources."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         if self._pid:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._pid, signal.SIGKILL)
@@ -85,25 +79,18 @@ class BackgroundTraffic:
             self._pid = 0
 
     def _receive(self, wait_s: float) -> tuple[str, Any]:
-        assert self._socket is not None
-        end = time.monotonic() + wait_s
-        data = bytearray()
-        length = _LENGTH.size
-        while len(data) < length:
-            if not select.select([self._socket], [], [], max(0.0, end - time.monotonic()))[0]:
+        assert self._connection is not None
+        try:
+            if not self._connection.poll(wait_s):
                 raise TestbedError(f"background traffic: no answer within {wait_s:g} s", "traffic", usage=False)
-            part = self._socket.recv(1 << 20)
-            if not part:
-                raise TestbedError("background traffic ended without a message", "traffic", usage=False)
-            data += part
-            if len(data) >= _LENGTH.size:
-                length = _LENGTH.size + _LENGTH.unpack(data[: _LENGTH.size])[0]
-        kind, value = pickle.loads(data[_LENGTH.size : length])
+            kind, value = self._connection.recv()
+        except (OSError, EOFError):
+            raise TestbedError("background traffic ended without a message", "traffic", usage=False) from None
         if kind == "error":
             raise TestbedError(*value)
         return kind, value
 
-    def _run_process(self, channel: socket.socket, parent_end: socket.socket) -> int:
+    def _run_process(self, channel: Connection, parent_end: Connection) -> int:
         """Run the controller in the forked process; return its exit status."""
         parent_end.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -111,23 +98,18 @@ class BackgroundTraffic:
 
         class TrafficObserver(RunObserver):
             def begin(self, time_ns: int) -> None:
-                _send(channel, ("began", time_ns))
+                channel.send(("began", time_ns))
 
         controller = Controller(self._plan, ForkLauncher(self._namespace), TrafficObserver())
         try:
             with suppress(KeyboardInterrupt):
                 controller.run()
-            _send(channel, ("reports", controller.reports))
+            channel.send(("reports", controller.reports))
             return 0
         except TestbedError as error:
-            _send(channel, ("error", error.args))
+            channel.send(("error", error.args))
             return 1
         except BaseException as error:
             with suppress(OSError):
-                _send(channel, ("error", (f"background traffic failed: {error}", "traffic", "", False)))
+                channel.send(("error", (f"background traffic failed: {error}", "traffic", "", False)))
             raise
-
-
-def _send(channel: socket.socket, frame: object) -> None:
-    data = pickle.dumps(frame, protocol=pickle.HIGHEST_PROTOCOL)
-    channel.sendall(_LENGTH.pack(len(data)) + data)

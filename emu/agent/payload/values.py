@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +19,6 @@ from gradwire.emu.agent.payload.magnitudes import Magnitudes
 ABOUT, GIVEN = "about.json", "values.npy"
 WORD = 4
 """Bytes of a value; message sizes are multiples of it."""
-
-
-class ValueSource(Protocol):
-    """Source of the gradients of a trace.
-
-    numel : elements of every tensor.
-    """
-
-    numel: list[int]
-
-    def widest(self, tensors: Sequence[int]) -> np.dtype[Any]:
-        """Return the type in which these tensors are sent together."""
-
-    def gradient(
-        self, seed: int, job: str, worker: int, captured: int, tensor: int, first: int, count: int
-    ) -> NDArray[Any]:
-        """Return elements `first` to `first + count` of a gradient."""
 
 
 def write_values(folder: Path, contents: Sequence[Sequence[bytes]], numbers: bool) -> str:
@@ -58,7 +41,7 @@ def write_values(folder: Path, contents: Sequence[Sequence[bytes]], numbers: boo
 
 
 class GivenValues:
-    """The values that `write_values` has written."""
+    """The values that `write_values` has written, with the methods of `Magnitudes`."""
 
     def __init__(self, folder: str | Path) -> None:
         about = json.loads((Path(folder) / ABOUT).read_text())
@@ -68,15 +51,16 @@ class GivenValues:
         self._begins = np.cumsum([0, *self.numel]).tolist()
 
     def widest(self, tensors: Sequence[int]) -> np.dtype[Any]:
-        """Return the type in which these tensors are sent together: all have the same."""
         return self._type
 
     def gradient(
         self, seed: int, job: str, worker: int, captured: int, tensor: int, first: int, count: int
     ) -> NDArray[Any]:
-        """Return elements `first` to `first + count` of a worker's tensor."""
         begin = self._begins[tensor] + first
         return np.array(self._words[worker, begin : begin + count]).view(self._type)
+
+
+ValueSource = GivenValues | Magnitudes
 
 
 def values_of(folder: str | Path) -> ValueSource:

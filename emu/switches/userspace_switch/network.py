@@ -5,14 +5,11 @@ captures from it.
 from __future__ import annotations
 
 import os
-import pickle
-import select
 import signal
-import socket
 import time
-from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +59,7 @@ class UserspaceSwitch(SwitchBackend):
         self._namespaces: list[int] = []
         self._devices: list[int] = []
         self._names = {port.src: port.device for port in plan.ports if port.src < plan.host_count}
-        self._control: socket.socket | None = None
+        self._control: Connection | None = None
         self._drops: list[Drop] = []
         self._trouble: list[str] = []
         self._stopped: float | None = None
@@ -93,21 +90,17 @@ class UserspaceSwitch(SwitchBackend):
 
     def start(self) -> None:
         """Fork the process."""
-        parent_end, child_end = socket.socketpair()
-        number = fork(lambda: process.run_process(self.plan, self._devices, child_end))
+        self._control, child_end = Pipe()
+        self.process = fork(lambda: process.run_process(self.plan, self._devices, child_end))
         child_end.close()
-        parent_end.settimeout(ANSWER_S)
-        self.process, self._control = number, parent_end
         self.lateness()  # waits until it runs
 
     def counts(self) -> list[PortCounts]:
-        counters = array("q")
-        counters.frombytes(self._request(process.COUNTS))
-        return port_counts(self.plan, counters)
+        return port_counts(self.plan, self._request("counts"))
 
     def drops(self) -> Sequence[Drop]:
         """Return all packets lost so far, in order of detection."""
-        origin, fresh = self._request(process.DROPS + process.LENGTH.pack(len(self._drops)))
+        origin, fresh = self._request("drops", len(self._drops))
         for time_ps, port, cause, important, priority, message, packet in fresh:
             name = self.plan.ports[port].name
             self._drops.append(Drop(message, packet, name, origin + time_ps // 1000, cause, important, priority))
@@ -118,23 +111,22 @@ class UserspaceSwitch(SwitchBackend):
         return SwitchCapture(self, next(iter(paths.values())))
 
     def _set_captures(self, paths: Mapping[int, str]) -> None:
-        data = pickle.dumps(dict(paths))
-        error = self._request(process.CAPTURE + process.LENGTH.pack(len(data)) + data)
+        error = self._request("capture", dict(paths))
         if error is not None:
             raise OSError(*error)
 
     def begin(self, time_ns: int) -> None:
-        self._request(process.WATCH + process.LENGTH.pack(time_ns))
+        self._request("watch", time_ns)
 
     def end_run(self) -> None:
         self.begin(0)
 
     def set_loss(self, port: int, probability: float) -> None:
-        self._request(process.LOSS + process.CHANGE.pack(port, round(probability * (1 << 32))))
+        self._request("set_loss", port, round(probability * (1 << 32)))
 
     def lateness(self) -> process.Lateness:
         """Return the lateness of deliveries so far."""
-        lateness: process.Lateness = self._request(process.STATE)
+        lateness: process.Lateness = self._request("lateness")
         return lateness
 
     def exit_reason(self) -> str:
@@ -142,10 +134,10 @@ class UserspaceSwitch(SwitchBackend):
             return ""
         if stopped_for := self._stopped_for():
             return f"userspace switch: its process {self.process} has been stopped for {stopped_for:.0f} s (SIGSTOP)"
-        if not select.select([self._control], [], [], 0)[0]:
+        if not self._control.poll():
             return ""
         try:  # without a request: an error message, or the end
-            self._request(b"")
+            self._request()
         except TestbedError as error:
             return f"{error.where}: {error.what}"
         return ""
@@ -237,30 +229,21 @@ class UserspaceSwitch(SwitchBackend):
                 return
             time.sleep(0.001)
 
-    def _request(self, question: bytes) -> Any:
+    def _request(self, *question: object) -> Any:
+        """Send a request, if any, and return the next answer."""
         if self._control is None:
             raise TestbedError("not running", "userspace switch", usage=False)
         try:
-            self._control.sendall(question)
-            length = process.LENGTH.unpack(self._read_exactly(process.LENGTH.size))[0]
-            answer = pickle.loads(self._read_exactly(length))
-        except TimeoutError:
-            raise self._failed(f"did not answer within {ANSWER_S:g} s") from None
-        except OSError:
+            if question:
+                self._control.send(question)
+            if not self._control.poll(ANSWER_S):
+                raise self._failed(f"did not answer within {ANSWER_S:g} s")
+            answer = self._control.recv()
+        except (OSError, EOFError):
             raise self._failed("ended") from None
         if isinstance(answer, tuple) and answer[0] == "failed":
             raise self._failed(f"ended: {answer[1]}")
         return answer
-
-    def _read_exactly(self, size: int) -> bytes:
-        assert self._control is not None
-        parts = bytearray()
-        while len(parts) < size:
-            part = self._control.recv(min(size - len(parts), 1 << 20))
-            if not part:
-                raise ConnectionResetError
-            parts += part
-        return bytes(parts)
 
     def _failed(self, what: str) -> TestbedError:
         self._trouble = [f"the process of the userspace switch {what}"]

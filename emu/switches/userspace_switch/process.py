@@ -1,8 +1,8 @@
 """Runs the userspace switch's process, its compiled loop and its answers to the parent's requests for counts, drops and
 captures.
 
-The parent sends requests of single letters over a socket, and receives a length and a pickled answer for each. The
-process ends when that socket is closed.
+The parent sends requests over a connection, the name of a method of `SwitchProcess` with its arguments, and receives an
+answer to each. The process ends when that connection is closed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import pickle
 import select
 import signal
-import socket
-import struct
 import time
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 from gradwire.emu.native import code_cache
 from gradwire.emu.native.calls import SHARE_NS
@@ -31,10 +30,6 @@ from gradwire.emu.system.processes import new_timer
 if TYPE_CHECKING:
     from gradwire.emu.switches.userspace_switch.captures import SwitchCaptureFiles
 
-COUNTS, DROPS, STATE, CAPTURE, WATCH, LOSS = b"c", b"d", b"s", b"p", b"w", b"l"
-LENGTH = struct.Struct("<Q")
-CHANGE = struct.Struct("<QQ")
-"""Number of a port, and its new loss probability times 2**32."""
 NEVER = 1 << 62
 EARLY_PS = 100_000_000
 """Maximum time by which packets are delivered early on the wall clock; our choice. Waking up for every single one is
@@ -69,19 +64,20 @@ class Lateness:
         return sum(bucket_count for i, bucket_count in enumerate(self.buckets) if i and 1 << (i - 1) >= time_ns)
 
 
-def run_process(plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> int:
+def run_process(plan: TestbedPlan, devices: Sequence[int], control: Connection) -> int:
     """Run the network in the forked process until the parent closes its end of `control`; return the exit status.
     `devices[host]`: the TUN of every host."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the socket
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the connection
         _close_others({0, 1, 2, control.fileno(), *devices})
         code_cache.use(plan.options.get("compiled"))
         if plan.clock == "wall":
             _raise_priority()
         gc.disable()
-        _Switch(plan, devices, control).run()
+        SwitchProcess(plan, devices, control).run()
     except BaseException as error:
-        _send(control, ("failed", f"{type(error).__name__}: {error}"))
+        with suppress(OSError):
+            control.send(("failed", f"{type(error).__name__}: {error}"))
         raise
     return 0
 
@@ -93,8 +89,10 @@ def early_ps(plan: TestbedPlan) -> int:
     return min(latency, EARLY_PS)
 
 
-class _Switch:
-    def __init__(self, plan: TestbedPlan, devices: Sequence[int], control: socket.socket) -> None:
+class SwitchProcess:
+    """The network in its process, and the answers to the parent's requests."""
+
+    def __init__(self, plan: TestbedPlan, devices: Sequence[int], control: Connection) -> None:
         from gradwire.emu.switches.userspace_switch import loop
         from gradwire.emu.switches.userspace_switch.fabric import Fabric
 
@@ -118,7 +116,7 @@ class _Switch:
         self.going = True
 
     def run(self) -> None:
-        """Run until the parent has closed the socket."""
+        """Run until the parent has closed the connection."""
         loop, serve = self.loop, compiled_switch.core()["serve"]
         while self.going:
             reason = serve(self.fabric.state.address)
@@ -170,31 +168,34 @@ class _Switch:
             state.lateness[:] = 0
             state.observed[:] = 0
 
+    def counts(self) -> array[int]:
+        """Return the counters of all ports."""
+        return self.fabric.counters()
+
+    def drops(self, begin: int) -> tuple[int, list[tuple[Any, ...]]]:
+        """Return the time of the machine's clock at time 0, and the lost packets from the `begin`-th on."""
+        return self.fabric.state.network.origin_ns, [tuple(lost) for lost in self.fabric.drops(begin)]
+
+    def set_loss(self, port: int, odds: int) -> None:
+        """Set the loss probability of a port's cable, times 2**32."""
+        PortRow(self.fabric.state.ports[port], 0).loss_odds = odds
+
+    def lateness(self) -> Lateness:
+        """Return the lateness of deliveries so far."""
+        state, network = self.fabric.state, self.fabric.state.network
+        figures = network.worst_ns, network.refused, network.answers, network.answered_late_ns
+        return Lateness(state.lateness.tolist(), *figures)
+
     def reply(self) -> None:
         """Answer a request of the parent."""
-        question = self.control.recv(1)
-        state, network = self.fabric.state, self.fabric.state.network
-        if not question:
+        try:
+            name, *arguments = self.control.recv()
+        except (EOFError, OSError):
             self.going = False
-        elif question == COUNTS:
-            _send(self.control, self.fabric.counters().tobytes())
-        elif question == DROPS:
-            begin = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
-            fresh = [tuple(lost) for lost in self.fabric.drops(begin)]
-            _send(self.control, (network.origin_ns, fresh))
-        elif question == CAPTURE:
-            length = LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0]
-            _send(self.control, self.capture(pickle.loads(self.control.recv(length, socket.MSG_WAITALL))))
-        elif question == WATCH:
-            self.watch(LENGTH.unpack(self.control.recv(LENGTH.size, socket.MSG_WAITALL))[0])
-            _send(self.control, None)
-        elif question == LOSS:
-            port, odds = CHANGE.unpack(self.control.recv(CHANGE.size, socket.MSG_WAITALL))
-            PortRow(state.ports[port], 0).loss_odds = odds
-            _send(self.control, None)
-        elif question == STATE:
-            figures = network.worst_ns, network.refused, network.answers, network.answered_late_ns
-            _send(self.control, Lateness(state.lateness.tolist(), *figures))
+            return
+        answer = getattr(self, name)(*arguments)
+        with suppress(OSError):  # the parent has ended; the next read detects it
+            self.control.send(answer)
 
 
 def _raise_priority() -> None:
@@ -208,12 +209,6 @@ def _raise_priority() -> None:
     except OSError:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -20)
-
-
-def _send(control: socket.socket, answer: object) -> None:
-    data = pickle.dumps(answer, protocol=5)
-    with suppress(OSError):  # the parent has ended; the next read detects it
-        control.sendall(LENGTH.pack(len(data)) + data)
 
 
 def _close_others(kept_files: set[int]) -> None:

@@ -30,8 +30,6 @@ FOR_TYPES = {
     ("topology.cables", "topology.multi_nic_hosts", "topology.network"),
     # the sockets of a host hand what arrives to the transports that send by them
     ("emu.transports.datagrams", "emu.transports.endpoint"),
-    # a timer of the agent's loop may be run by either of its two loops
-    ("emu.agent.base", "emu.agent.loop"),
     # a network's answer is checked with what checks any value of a user's code, such as a network
     ("training.networks.network_interface", "training.value_checks"),
     # one kind of exchange is a function of the exchange
