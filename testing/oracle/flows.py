@@ -218,56 +218,6 @@ class Flow:
         """Return the slot of a packet."""
         return Stamps(self.memory, self.stamps + piggyback % self.slots * Stamps.WORDS)
 
-    @property
-    def pulls(self) -> int:
-        """Pulls that wait for their turn; transports may cancel them."""
-        return self.receiver.queued_pulls
-
-    @pulls.setter
-    def pulls(self, count: int) -> None:
-        self.receiver.queued_pulls = count
-
-    @property
-    def pulled(self) -> int:
-        """Pulls that its host has sent; a transport may read it."""
-        return self.receiver.pulls_sent
-
-    @pulled.setter
-    def pulled(self, count: int) -> None:
-        self.receiver.pulls_sent = count
-
-    @property
-    def gap(self) -> int:
-        """Pacing: picoseconds per byte << 16, 0 for none."""
-        return self.sender.gap
-
-    @property
-    def sent(self) -> int:
-        """Packets put on the wire, data and probes; transports may read it."""
-        return self.sender.sent
-
-    @sent.setter
-    def sent(self, count: int) -> None:
-        self.sender.sent = count
-
-    @property
-    def timer(self) -> int:
-        """Time of the next timer call of the transport, 0 for none."""
-        return self.sender.timer
-
-    @timer.setter
-    def timer(self, time: int) -> None:
-        self.sender.timer = time
-
-    @property
-    def patience(self) -> int:
-        """Time of the next timer call of the receiver, 0 for none."""
-        return self.receiver.timer
-
-    @patience.setter
-    def patience(self, time: int) -> None:
-        self.receiver.timer = time
-
     def on_wire(self, reply: int) -> int:
         """Return a receiver's answer as it is sent."""
         return reply
@@ -277,25 +227,11 @@ class Flow:
         """True if the sender has nothing more to send, ever."""
         return bool(self.sender.is_done)
 
-    def finish(self) -> None:
-        """Mark the sender as finished, since another flow has sent for it."""
-        self.sender.is_done = 1
-
-    @property
-    def delivered(self) -> bool:
-        """True if the receiver has the message, except for accepted losses."""
-        return bool(self.receiver.is_done)
-
-    @property
-    def received(self) -> int:
-        """Payload bytes that have arrived, each counted once."""
-        return self.receiver.received_bytes
-
     def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
         """Receive a packet; return the receiver's answer, and the messages that it completes."""
-        before = self.delivered
+        before = self.receiver.is_done
         reply = self.on_receiver("on_data", sequence, size, ce, now)
-        return reply, [self] if self.delivered and not before else []
+        return reply, [self] if self.receiver.is_done and not before else []
 
     def control_packet(self, kind: int, **fields: Any) -> Packet:
         """Return a control packet from the receiver to the sender."""
@@ -378,7 +314,7 @@ class Stream(Flow):
         """Send a packet; return its message, and its number in it."""
         self.sender.last_sent_at = now
         (message,) = (item for item in self.sending if item.first <= position < item.first + item.packets)
-        message.sent += 1
+        message.sender.sent += 1
         return message, position - message.first
 
     def acknowledged(self, argument: int) -> int:
@@ -405,9 +341,9 @@ class StreamMessage(Flow):
 
     def arrive(self, sequence: int, size: int, ce: int, now: int) -> tuple[int, list[Flow]]:
         assert self.stream is not None
-        before = self.stream.received
+        before = self.stream.receiver.received_bytes
         reply = self.stream.on_receiver("on_data", self.first + sequence, size, ce, now)
-        self.receiver.received_bytes += self.stream.received - before
+        self.receiver.received_bytes += self.stream.receiver.received_bytes - before
         return self.stream.on_wire(reply), self.stream.deliver()
 
     def missing(self) -> tuple[int, ...]:

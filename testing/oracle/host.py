@@ -88,12 +88,12 @@ class OracleHost:
 
     def _watch(self, flow: Flow) -> None:
         """Schedule a call of the transport at its timer, unless the timer changes until then."""
-        if flow.timer and not flow.finished:
-            self.timers.set_for(max(flow.timer, self.clock.now), flow, EXPIRY, self._expire)
+        if flow.sender.timer and not flow.finished:
+            self.timers.set_for(max(flow.sender.timer, self.clock.now), flow, EXPIRY, self._expire)
 
     def _expire(self, flow: Flow) -> None:
-        if 0 < flow.timer <= self.clock.now and not flow.finished:
-            flow.timer = 0
+        if 0 < flow.sender.timer <= self.clock.now and not flow.finished:
+            flow.sender.timer = 0
             flow.on_sender("on_timer", self.clock.now)
             self._watch(flow)
             self._ready(flow)
@@ -187,9 +187,9 @@ class OracleHost:
             packet = self._make(message, place, self._entropy(flow, pulled))
         else:
             packet = self._make(flow, pulled, self._entropy(flow, pulled))
-        flow.sent += 1
-        if flow.gap:
-            flow.not_before = now + -(-packet.size * flow.gap // 65536)
+        flow.sender.sent += 1
+        if flow.sender.gap:
+            flow.not_before = now + -(-packet.size * flow.sender.gap // 65536)
         return packet
 
     def _take_group_turn(self, group: PairGroup, turns: deque[Flow | PairGroup]) -> None:
@@ -204,7 +204,7 @@ class OracleHost:
                 group.members.pop(0)
                 continue
             packet = self._make(flow, pulled, self._entropy(flow, pulled))
-            flow.sent += 1
+            flow.sender.sent += 1
             group.sent(now, packet.size)
             group.ready = True
             turns.append(group)
@@ -214,7 +214,7 @@ class OracleHost:
     def _entropy(self, flow: Flow, pulled: int) -> int:
         """Return the path entropy of a pulled packet: the balancer's for data, which consumes it, else the flow's."""
         if self.paths and pulled < PULL_PROBE:
-            return int(rule(self.balancer, "pick_path")(flow.memory, flow.sender.base, flow.sent))
+            return int(rule(self.balancer, "pick_path")(flow.memory, flow.sender.base, flow.sender.sent))
         return flow.entropy
 
     def _make(self, flow: Flow, pulled: int, entropy: int) -> Packet:
@@ -293,7 +293,7 @@ class OracleHost:
         first.on_sender("on_control", packet.kind, packet.sequence, fan.cumulative, int(state.marked), self.clock.now)
         if first.finished:
             for member in fan.members:
-                member.finish()
+                member.sender.is_done = 1
         else:
             self._watch(first)
             self._ready(first)
@@ -314,8 +314,8 @@ class OracleHost:
         now = self.clock.now
         arrivals, self.held = self.held, []
         for flow in self.sent_from_here:
-            if 0 < flow.timer < now:
-                flow.timer = now
+            if 0 < flow.sender.timer < now:
+                flow.sender.timer = now
         self.receivers.resume()
         self.clock.at(now, FREE, self.link.index, self.serve)
         self.timers.resume()

@@ -175,7 +175,7 @@ class Oracle:
             drops=sorted_by_time(drop for drop in self.log.drops),
             arrivals=sorted(self.log.arrivals),
             ports=[port.counters() for port in self.ports],
-            sent=[flow.sent for flow in self.flows],
+            sent=[flow.sender.sent for flow in self.flows],
             again=[sum(Counter(flow.sequences_sent).values()) - len(set(flow.sequences_sent)) for flow in self.flows],
         )
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from gradwire.jit.records import packets as fields
 from gradwire.scenarios.arrays import Ints
 
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = range(8)
+HEADER = {
+    "dst": fields.destination_of, "size": fields.size_of, "kind": fields.kind_of, "priority": fields.priority_of,
+    "important": fields.is_important, "ce": fields.is_marked, "echo": fields.has_echo, "trimmed": fields.is_trimmed,
+    "entropy": fields.entropy_of, "all": fields.is_group_sum, "leaf": fields.is_node_sum,
+}  # fmt: skip
+BODY = {"flow": fields.flow_of, "sequence": fields.sequence_of, "argument": fields.argument_of}
+"""Attributes of a packet in the engine's two words."""
 
 
 @dataclass(frozen=True)
@@ -45,45 +53,18 @@ class Packet:
         return replace(self, ce=True)
 
     def as_words(self) -> tuple[int, int]:
-        """Return the two words of the engine's format, for load balancers.
-
-        Layout: destination 18, size 14, kind 3, priority 3, important, ce, echo, trimmed, entropy 16, logged (not
-        here), all, leaf; and flow 20, sequence 22, argument 22 bits, lowest first.
-        """
-        first = (
-            self.dst
-            | self.size << 18
-            | self.kind << 32
-            | self.priority << 35
-            | self.important << 38
-            | self.ce << 39
-            | self.echo << 40
-            | self.trimmed << 41
-            | self.entropy << 42
-            | self.all << 59
-            | self.leaf << 60
+        """Return the two words of the engine's format, for load balancers."""
+        first, second = (
+            sum(int(getattr(self, name)) << place.shift for name, place in word.items()) for word in (HEADER, BODY)
         )
-        return first, self.flow | self.sequence << 20 | self.argument << 42
+        return first, second
 
 
 def packet_of(first: int, second: int, flow: int) -> Packet:
     """Return the packet of two words of the engine; the number of its flow record is replaced by its message."""
-    return Packet(
-        flow=flow,
-        dst=first & 0x3FFFF,
-        size=first >> 18 & 0x3FFF,
-        kind=first >> 32 & 7,
-        priority=first >> 35 & 7,
-        important=bool(first >> 38 & 1),
-        ce=bool(first >> 39 & 1),
-        echo=bool(first >> 40 & 1),
-        trimmed=bool(first >> 41 & 1),
-        entropy=first >> 42 & 0xFFFF,
-        all=bool(first >> 59 & 1),
-        leaf=bool(first >> 60 & 1),
-        sequence=second >> 20 & 0x3FFFFF,
-        argument=second >> 42 & 0x3FFFFF,
-    )
+    values: dict[str, Any] = {name: place(first) for name, place in HEADER.items()}
+    values |= {name: place(second) for name, place in BODY.items()}
+    return Packet(**{**values, "flow": flow})
 
 
 class Transmission(NamedTuple):

@@ -23,7 +23,7 @@ class PullPacer:
 
     def add_pulls(self, flow: Flow, pulls: int) -> None:
         """Add pulls of a receiver; each is followed by a gap of the time of a packet of its flow."""
-        flow.pulls += pulls
+        flow.receiver.queued_pulls += pulls
         if pulls and flow not in self._wanting:
             if not self._wanting:
                 self._timers.set(max(self._timers.now, self._next), AFTER_MESSAGES, self._pull)
@@ -31,15 +31,15 @@ class PullPacer:
 
     def _pull(self) -> None:
         """Send the next pull."""
-        while self._wanting and not self._wanting[0].pulls:
+        while self._wanting and not self._wanting[0].receiver.queued_pulls:
             self._wanting.popleft()
         if not self._wanting:
             return
         flow = self._wanting[0]
         self._wanting.rotate(-1)
-        flow.pulls -= 1
-        flow.pulled += 1
+        flow.receiver.queued_pulls -= 1
+        flow.receiver.pulls_sent += 1
         self._next = self._timers.now + self._link.duration(flow.wire_bytes(0))
         self._timers.set(self._next, AFTER_MESSAGES, self._pull)
-        self._queue(flow.control_packet(PULL, argument=flow.pulled & 0x3FFFFF))
+        self._queue(flow.control_packet(PULL, argument=flow.receiver.pulls_sent & 0x3FFFFF))
         self._serve()

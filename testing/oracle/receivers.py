@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradwire.jit.records.replies import (
+    has_piggyback,
+    is_for_previous,
+    reply_argument,
+    reply_count,
+    reply_echo,
+    reply_kind,
+    reply_pulls,
+    reply_size,
+)
 from gradwire.testing.oracle.aggregation import AggregationGroup
 from gradwire.testing.oracle.clock import OracleLog
 from gradwire.testing.oracle.flows import Flow
@@ -33,7 +43,7 @@ class Receivers:
 
     def take(self, flow: Flow, packet: Packet) -> None:
         """Receive a data packet or a probe of a flow."""
-        before = flow.delivered
+        before = flow.receiver.is_done
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
             flow.receiver.last_piggyback = packet.argument
@@ -45,9 +55,9 @@ class Receivers:
                 reply = flow.on_receiver("on_trimmed", packet.sequence, self.timers.now)
             else:
                 reply = flow.on_receiver("on_probe", packet.argument, self.timers.now)
-            done = [flow] if flow.delivered and not before else []
+            done = [flow] if flow.receiver.is_done and not before else []
         ends = flow.stream or flow  # the transport's flow
-        if reply >> 39 & 1:
+        if is_for_previous(reply):
             self._answer(*self.latest[ends], reply)
         elif reply:
             self._answer(flow, packet, reply)
@@ -87,39 +97,39 @@ class Receivers:
         """Record the arrival of messages."""
         now = self.timers.now
         for flow in done:
-            self.log.arrivals.append(DeliveredMessage(now, flow.number, flow.received, flow.missing()))
+            self.log.arrivals.append(DeliveredMessage(now, flow.number, flow.receiver.received_bytes, flow.missing()))
             self.delivered(now, flow.number)
 
     def _watch(self, flow: Flow) -> None:
         """Schedule a call of the receiver at its timer, unless the timer changes until then."""
-        if flow.patience:
-            self.timers.set_for(max(flow.patience, self.timers.now), flow, EXPIRY, self._late_answer)
+        if flow.receiver.timer:
+            self.timers.set_for(max(flow.receiver.timer, self.timers.now), flow, EXPIRY, self._late_answer)
 
     def _late_answer(self, flow: Flow) -> None:
-        if 0 < flow.patience <= self.timers.now:
-            flow.patience = 0
+        if 0 < flow.receiver.timer <= self.timers.now:
+            flow.receiver.timer = 0
             reply = flow.on_wire(flow.on_receiver("on_late", self.timers.now))
             if reply:
                 self._answer(*self.latest[flow], reply)
             self.serve()
 
     def _answer(self, flow: Flow, packet: Packet, reply: int) -> None:
-        """Queue the receiver's control packets, from the fields of its reply.
+        """Queue the receiver's control packets.
 
-        Fields: kind 3, echo 1, size 14, count 12, piggyback 1, pulls 8, unused 1, argument 22 bits, lowest first. A single
-        control packet carries the sequence number of the packet that it answers, or its piggyback value; several are numbered.
+        A single one carries the sequence number of the packet that it answers, or its piggyback value; several are
+        numbered.
         """
-        self.pulls.add_pulls(flow, reply >> 31 & 0xFF)
-        count = reply >> 18 & 0xFFF
-        alone = packet.argument if reply >> 30 & 1 else packet.sequence
+        self.pulls.add_pulls(flow, reply_pulls(reply))
+        count = reply_count(reply)
+        alone = packet.argument if has_piggyback(reply) else packet.sequence
         for number in range(count):
             answer = flow.control_packet(
-                reply & 7,
-                size=reply >> 4 & 0x3FFF or flow.protocol.control_bytes,
+                reply_kind(reply),
+                size=reply_size(reply) or flow.protocol.control_bytes,
                 entropy=packet.entropy if self.paths else flow.entropy,
                 sequence=alone if count == 1 else number,
-                argument=reply >> 40,
-                echo=bool(reply >> 3 & 1),
+                argument=reply_argument(reply),
+                echo=bool(reply_echo(reply)),
             )
             self.queue(answer)
 
@@ -127,5 +137,5 @@ class Receivers:
         """Resume the host: expired timers of receivers fire from now on."""
         now = self.timers.now
         for flow in self.latest:
-            if 0 < flow.patience < now:
-                flow.patience = now
+            if 0 < flow.receiver.timer < now:
+                flow.receiver.timer = now
