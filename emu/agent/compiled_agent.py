@@ -113,13 +113,6 @@ def _source(owner: type[Transport]) -> str:
 
 def _files(more: Iterable[Path]) -> list[Path]:
     """Return the source files of the agents' machine code, and `more`."""
-    import gradwire.emu.agent.core
-    import gradwire.emu.agent.shared_words
-    import gradwire.emu.wire.header
-    import gradwire.protocols
-
-    core, components = (Path(package.__path__[0]) for package in (gradwire.emu.agent.core, gradwire.protocols))
-    files = {*code_cache.files(), *core.glob("*.py"), *components.glob("*/base.py"), *more}
-    for module in (gradwire.emu.agent.shared_words, gradwire.emu.wire.header):
-        files.add(Path(str(module.__file__)))
-    return sorted(files)
+    emu, components = code_cache.ROOT / "emu", code_cache.ROOT / "protocols"
+    files = {*(emu / "agent" / "core").glob("*.py"), emu / "agent" / "shared_words.py", emu / "wire" / "header.py"}
+    return sorted({*code_cache.files(), *files, *components.glob("*/base.py"), *more})

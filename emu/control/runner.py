@@ -136,7 +136,9 @@ def network_of(plan: TestbedPlan, machine: bool) -> Iterator[SwitchBackend]:
 def play(plan: TestbedPlan, backend: SwitchBackend, folder: Path, raw: RawResults) -> None:
     """Carry out a plan on a running network; store the results, partial or not, in `raw`."""
     watch = NetworkWatch(plan, backend, raw, folder / STOP)
-    player = _player(plan, backend, watch, folder)
+    player: Controller | Player = Controller(plan, ForkLauncher(backend.namespace), watch)
+    if plan.programs is not None:
+        player = Player(plan, plan.programs, backend, watch, folder, report_progress)
     with suppress(KeyboardInterrupt):
         player.run()
     raw.reports = player.reports
@@ -150,13 +152,6 @@ def add_problems(plan: TestbedPlan, backend: SwitchBackend, raw: RawResults) -> 
     raw.notes += backend.notes()
     if plan.clock == "wall":
         raw.complaints += stalls(plan, raw.reports)
-
-
-def _player(plan: TestbedPlan, backend: SwitchBackend, watch: NetworkWatch, folder: Path) -> Controller | Player:
-    """Return the player of the plan: a `Player` for user programs, otherwise a `Controller`."""
-    if plan.programs is not None:
-        return Player(plan, plan.programs, backend, watch, folder, report_progress)
-    return Controller(plan, ForkLauncher(backend.namespace), watch)
 
 
 class NetworkWatch(RunObserver):

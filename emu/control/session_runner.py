@@ -32,22 +32,14 @@ from gradwire.emu.system.raw_outcome import RawResults
 
 STEPS_DIR = "given"
 """The folder in which plans appear; it has no other files, so that reading it is fast."""
+STEP_NAME, RESULTS_NAME = "step-{}", "seen-{}"
+"""File names of the plan and of the results of a step."""
 POLL_S = 0.001
 """Polling interval on the wall clock; our choice."""
 QUIET_S = 0.02
 """Minimum time between steps, in which packets in flight arrive; our choice."""
 EMPTY_S = 5.0
 """Time limit for queues to become empty; our choice."""
-
-
-def step_name(number: int) -> str:
-    """Return the file name of the plan of a step."""
-    return f"step-{number}"
-
-
-def results_name(number: int) -> str:
-    """Return the file name of the results of a step."""
-    return f"seen-{number}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,11 +49,13 @@ def main(arguments: Sequence[str]) -> int:
     def steps(plan: TestbedPlan) -> None:
         with runner.network_of(plan, machine) as backend:
             for number in count():
-                if not wait_for(folder / STEPS_DIR, step_name(number), plan.clock == "virtual"):
+                name = STEP_NAME.format(number)
+                if not wait_for(folder / STEPS_DIR, name, plan.clock == "virtual"):
                     return
-                with (folder / STEPS_DIR / step_name(number)).open("rb") as file:
+                with (folder / STEPS_DIR / name).open("rb") as file:
                     step: TestbedPlan = pickle.load(file)
-                runner.write_atomically(folder / results_name(number), run_step(step, backend, folder / STEPS_DIR))
+                results = run_step(step, backend, folder / STEPS_DIR)
+                runner.write_atomically(folder / RESULTS_NAME.format(number), results)
                 runner.report_progress(state="carried", step=number)
 
     return runner.run_guarded(folder, steps)

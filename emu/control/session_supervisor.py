@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gradwire.emu.control.runner import PLAN_FILE, STOP, write_atomically
-from gradwire.emu.control.session_runner import STEPS_DIR, results_name, step_name
+from gradwire.emu.control.session_runner import RESULTS_NAME, STEP_NAME, STEPS_DIR
 from gradwire.emu.control.supervisor import ProgressCallback, Runner, run_private, run_virtual
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import TestbedError
@@ -26,6 +26,7 @@ from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.system.temporary_folders import temporary_folder
 from gradwire.emu.virtual_time.machine_clock import MachinePause
 from gradwire.emu.virtual_time.virtual_machine import EXIT_S, GRACE_S
+from gradwire.scenarios.interrupt import DeferredInterrupt
 from gradwire.workload.program import Program
 
 MODULE = "gradwire.emu.control.session_runner"
@@ -35,25 +36,13 @@ END_S = GRACE_S + EXIT_S + 10.0
 """Time limit for ending the runner."""
 
 
-class StopRequest:
-    """A request to end the runner, polled by the thread that waits for it."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if the end has been requested."""
-        if self.asked:
-            raise KeyboardInterrupt
-
-
 class LongLivedNetwork:
     """A long-lived network of a plan, up to `close` or the end of a `with` block."""
 
     def __init__(self, plan: TestbedPlan, on_progress: ProgressCallback | None = None) -> None:
         """Build the network of `plan`; the plan's program is ignored."""
         self._plan, self._heard = plan, on_progress
-        self._wish, self._pause, self._number = StopRequest(), MachinePause(), 0
+        self._wish, self._pause, self._number = DeferredInterrupt(), MachinePause(), 0
         self._is_set_up, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self.folder = Path()
@@ -79,10 +68,11 @@ class LongLivedNetwork:
         """
         plan = replace(self._plan, program=program, trace_folders=folders)
         number, self._number = self._number, self._number + 1
-        write_atomically(self.folder / step_name(number), plan)  # the folder of steps has no other files
-        os.replace(self.folder / step_name(number), self.folder / STEPS_DIR / step_name(number))
+        name = STEP_NAME.format(number)
+        write_atomically(self.folder / name, plan)  # the folder of steps has no other files
+        os.replace(self.folder / name, self.folder / STEPS_DIR / name)
         self._pause.end()
-        results, end = self.folder / results_name(number), time.monotonic() + limit_s
+        results, end = self.folder / RESULTS_NAME.format(number), time.monotonic() + limit_s
         while not results.exists():
             if self._ended.is_set():
                 raise self._error or TestbedError("the runner has ended", "testbed", usage=False)
@@ -93,7 +83,7 @@ class LongLivedNetwork:
         self._pause.begin()
         with results.open("rb") as file:
             raw: RawResults = pickle.load(file)
-        for path in (results, self.folder / STEPS_DIR / step_name(number)):
+        for path in (results, self.folder / STEPS_DIR / name):
             path.unlink()
         return plan, raw
 
@@ -103,7 +93,7 @@ class LongLivedNetwork:
             (self.folder / STEPS_DIR / STOP).touch()
         self._pause.end()
         self._ended.wait(GRACE_S)
-        self._wish.asked = True
+        self._wish.is_requested = True  # polled by the thread
         self._thread.join(END_S)
 
     def _run_thread(self) -> None:

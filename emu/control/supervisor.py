@@ -26,7 +26,7 @@ from gradwire.emu.system.raw_outcome import RawResults
 from gradwire.emu.user_programs.rank_environment import COMPUTE
 from gradwire.emu.virtual_time.cpu_meter import CpuMeter
 from gradwire.emu.virtual_time.machine_clock import STILL_S, MachinePause
-from gradwire.emu.virtual_time.virtual_machine import EXIT_S, GRACE_S, EndRequests, FinalFile, run_inside, wait
+from gradwire.emu.virtual_time.virtual_machine import EXIT_S, GRACE_S, FinalFile, run_inside, wait
 from gradwire.scenarios.interrupt import DeferredInterrupt
 from gradwire.scenarios.json_data import JsonView
 from gradwire.scenarios.readable import killed_text
@@ -129,7 +129,7 @@ def run_virtual(
     folder: Path,
     limit_s: float,
     runner: Runner,
-    ctrl_c: EndRequests,
+    ctrl_c: DeferredInterrupt,
     pause: MachinePause | None = None,
 ) -> int:
     """Run a module on a folder in virtual time; return its exit status."""
@@ -160,7 +160,7 @@ def run_virtual(
         return INTERRUPTED
 
 
-def run_private(module: str, folder: Path, limit_s: float, runner: Runner, ctrl_c: EndRequests) -> int:
+def run_private(module: str, folder: Path, limit_s: float, runner: Runner, ctrl_c: DeferredInterrupt) -> int:
     """Run a module on a folder in private namespaces on the wall clock; return its exit status."""
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     process = start_private(

@@ -18,6 +18,8 @@ Natives = Mapping[str, "NativeFunction"]
 CodeLocations = Mapping[str, str]
 """Location of machine code: its folder (`FOLDER`), and the identity of each unit by name."""
 FOLDER = "folder"
+ROOT = Path(__file__).parents[2]
+"""The folder of gradwire's packages."""
 
 _known_code: dict[str, str] = {}
 
@@ -74,16 +76,5 @@ def _compile(works: Iterable[CompileTask]) -> None:
 
 def files() -> set[Path]:
     """Return the source files of all machine code of the testbed."""
-    import gradwire.emu.native
-    import gradwire.jit
-    import gradwire.protocols
-    import gradwire.scenarios.wire
-
-    packages = (gradwire.emu.native, gradwire.jit, gradwire.protocols)
-    native, jit, protocols = (Path(package.__path__[0]) for package in packages)
-    files = {
-        *(native / name for name in ("calls.py", "heap.py", "intrinsics.py")),
-        *jit.rglob("*.py"),
-        *protocols.glob("*.py"),
-    }
-    return files | {Path(str(gradwire.scenarios.wire.__file__))}
+    native = {Path(__file__).with_name(name) for name in ("calls.py", "heap.py", "intrinsics.py")}
+    return native | {*ROOT.glob("jit/**/*.py"), *ROOT.glob("protocols/*.py"), ROOT / "scenarios" / "wire.py"}

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.namespaces import find_tool
@@ -32,6 +31,7 @@ from gradwire.emu.virtual_time.machine_clock import ASLEEP_S, STILL_S, EndingMac
 from gradwire.emu.virtual_time.memory_mappings import raise_limit
 from gradwire.jit.machine_code import PROCESSOR_VARIABLE, processor
 from gradwire.scenarios.advice import build_kernel
+from gradwire.scenarios.interrupt import DeferredInterrupt
 from gradwire.scenarios.loading import trust
 
 WHERE = "virtual time"
@@ -114,13 +114,6 @@ HALT_PREFIX = "reboot:"
 """Prefix of the kernel's last line."""
 
 
-class EndRequests(Protocol):
-    """Source of stop requests, such as Ctrl-C (`gradwire.scenarios.interrupt.DeferredInterrupt`)."""
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if a stop has been requested."""
-
-
 def kernel_or_error() -> Path:
     """Return the virtual-time kernel; raise TestbedError if there is none."""
     kernel = find_kernel()
@@ -138,7 +131,7 @@ def run_inside(
     on_line: Callable[[str], None] | None = None,
     memory_mb: int = MEMORY_MB,
     ask: Callable[[str], bool] | None = None,
-    ctrl_c: EndRequests | None = None,
+    ctrl_c: DeferredInterrupt | None = None,
     words: list[str] | None = None,
     pause: MachinePause | None = None,
     still_s: float = STILL_S,
@@ -231,7 +224,7 @@ def wait(
     grace_s: float,
     ask: Callable[[str], bool] | None,
     where: str,
-    ctrl_c: EndRequests | None = None,
+    ctrl_c: DeferredInterrupt | None = None,
     over: Callable[[], bool] | None = None,
     patient: Callable[[], bool] | None = None,
 ) -> None:

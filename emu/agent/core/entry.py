@@ -4,32 +4,26 @@ calls.
 
 from __future__ import annotations
 
-from gradwire.emu.agent.core import datagrams, loop, nic_schedule
+from gradwire.emu.agent.core import datagrams, nic_schedule
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.layout import Agent, IncomingDatagrams, NicFlow, OutgoingDatagrams
+from gradwire.emu.agent.core.loop import fire_timers, run
 from gradwire.emu.native.calls import words_at
 from gradwire.jit.compiled import njit
 
-_run, _fire_timers = loop.run, loop.fire_timers
 _begin, _update, _serve, _occupy = nic_schedule.begin, nic_schedule.update, nic_schedule.serve, nic_schedule.occupy
 _add, _flush, _receive = datagrams.add, datagrams.flush, datagrams.receive
-
-
-@njit
-def agent_at(address: int) -> Agent:
-    """Return the agent whose words are at an address, as a record of the memory that begins at its `origin`."""
-    origin = Agent(words_at(address), 0).origin
-    return Agent(words_at(origin), address >> 3)
 
 
 @njit("int64(int64, int64, int64)")
 def enter(address: int, command: int, argument: int) -> int:
     """Run a command on the words of an agent; return its `failure`. `argument`: the index of a flow, or bytes."""
-    agent = agent_at(address)
+    origin = Agent(words_at(address), 0).origin
+    agent = Agent(words_at(origin), address >> 3)  # a record of the memory that begins at `origin`
     if command == at.RUN:
-        _run(agent)
+        run(agent)
     elif command == at.FIRE_TIMERS:
-        _fire_timers(agent)
+        fire_timers(agent)
     elif command == at.BEGIN:
         _begin(agent, NicFlow(agent, argument))
     elif command == at.UPDATE:

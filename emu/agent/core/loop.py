@@ -10,7 +10,7 @@ from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.layout import Agent
 from gradwire.emu.agent.core.nic_schedule import continue_after_departure, fire_flow_timer, serve
 from gradwire.emu.agent.core.receiving import read_answers, read_data
-from gradwire.emu.agent.core.timers import ask, clock, first_timer, pop_timer, record_lateness
+from gradwire.emu.agent.core.timers import ask, clock, fail, first_timer, pop_timer, record_lateness
 from gradwire.emu.native import calls
 from gradwire.jit.compiled import njit
 
@@ -29,7 +29,7 @@ def run(agent: Agent) -> None:
         ready = poll_files(agent) if more_due else wait_for_more(agent)
         if ready < 0:
             if calls.error() != calls.INTERRUPTED:
-                fail_call(agent)
+                fail(agent, at.FAILED_CALL, calls.error())
             return
         if agent.stands_still:
             agent.reading_ns = calls.monotonic_ns(agent.scratch)
@@ -39,13 +39,6 @@ def run(agent: Agent) -> None:
             if agent.is_running == 0 or agent.failure:
                 return
             yield_after_slice(agent)
-
-
-@njit
-def fail_call(agent: Agent) -> None:
-    """Record that a system call has failed."""
-    agent.failure_detail = calls.error()
-    agent.failure = at.FAILED_CALL
 
 
 @njit
@@ -104,7 +97,7 @@ def serve_file(agent: Agent, file: int, events: int) -> None:
 @njit
 def wait_for_more(agent: Agent) -> int:
     """Wait until a file is ready or a timer is due, doing deferred work; return the number of events."""
-    while agent.has_idle_work and earliest(agent) >= clock(agent) + IDLE_NS:
+    while agent.has_idle_work and min(first_timer(agent), agent.python_timer_ns) >= clock(agent) + IDLE_NS:
         ready = calls.wait(agent.epoll, agent.events, at.EVENTS, 0)
         if ready:
             return ready
@@ -112,12 +105,6 @@ def wait_for_more(agent: Agent) -> int:
         if agent.failure:
             return 0
     return sleep(agent)
-
-
-@njit
-def earliest(agent: Agent) -> int:
-    """Return the due time of the next timer, or NEVER."""
-    return min(first_timer(agent), agent.python_timer_ns)
 
 
 @njit
@@ -151,7 +138,7 @@ def fire_timers(agent: Agent) -> bool:
     if time_ns != agent.armed_ns:
         agent.armed_ns = time_ns
         if calls.set_timer(agent.timer_file, time_ns, agent.scratch) < 0:
-            fail_call(agent)
+            fail(agent, at.FAILED_CALL, calls.error())
     return False
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.datagrams import flush, has_space
-from gradwire.emu.agent.core.layout import Agent, NicFlow, NicGroup, ReadyList, Turn, ready_list, sender_of
+from gradwire.emu.agent.core.layout import Agent, NicFlow, NicGroup, Turn, ready_list, sender_of
 from gradwire.emu.agent.core.sending import transmit
-from gradwire.emu.agent.core.timers import clock, fail_rule, scheduled, set_timer_of
+from gradwire.emu.agent.core.timers import clock, fail, scheduled, set_timer_of
 from gradwire.emu.native.calls import invoke
 from gradwire.emu.native.heap import pop, push
 from gradwire.jit.compiled import njit
@@ -76,12 +76,6 @@ def enlist(agent: Agent, turn: Turn) -> None:
     else:
         ready.first = turn
     ready.last = turn
-
-
-@njit
-def drop_first(ready: ReadyList) -> None:
-    """Remove the first entry of the list of a class."""
-    ready.first = ready.first.next
 
 
 @njit
@@ -157,7 +151,7 @@ def fire_flow_timer(agent: Agent, flow: NicFlow) -> None:
         return
     sender.timer = 0
     if invoke(flow.rules[at.ON_TIMER], (agent.origin, flow.parameters, sender.base, now)) == at.RAISED:
-        fail_rule(agent, at.ON_TIMER)
+        fail(agent, at.FAILED_RULE, at.ON_TIMER)
         return
     begin(agent, flow)
     arm(agent, flow)
@@ -210,8 +204,7 @@ def flush_outgoing(agent: Agent) -> None:
     """Pass all datagrams to the kernel."""
     outgoing = agent.outgoing
     if flush(outgoing):
-        agent.failure_detail = outgoing.error
-        agent.failure = at.FAILED_CALL
+        fail(agent, at.FAILED_CALL, outgoing.error)
 
 
 @njit
@@ -255,7 +248,7 @@ def send(agent: Agent, now: int) -> None:
         turn = ready.first
         pace = earliest_start(turn)
         if pace > slot:
-            drop_first(ready)
+            ready.first = turn.next
             set_aside(agent, turn, pace)
             continue
         # likewise a packet paced for just before now, or every packet would lose a nanosecond
@@ -264,7 +257,7 @@ def send(agent: Agent, now: int) -> None:
         flow = flow_to_send(agent, turn, slot)
         if agent.failure:
             return
-        drop_first(ready)
+        ready.first = turn.next
         if not flow:
             turn.list_state = at.UNLISTED
             continue
@@ -342,7 +335,7 @@ def pull_from(agent: Agent, flow: NicFlow, slot: int) -> bool:
         return False
     pulled = invoke(flow.rules[at.PULL], (agent.origin, flow.parameters, sender.base, slot))
     if pulled == at.RAISED:
-        fail_rule(agent, at.PULL)
+        fail(agent, at.FAILED_RULE, at.PULL)
         return False
     agent.pulled = pulled
     if pulled >= 0:

@@ -12,7 +12,7 @@ from gradwire.emu.agent.core.datagrams import address_of, data_of, length_of, re
 from gradwire.emu.agent.core.layout import Agent, NicFlow, ReceivingFlow, TableEntry, receiver_of, sender_of
 from gradwire.emu.agent.core.nic_schedule import flush_outgoing, occupy, serve, update
 from gradwire.emu.agent.core.sending import answer
-from gradwire.emu.agent.core.timers import ask, clock, fail_rule
+from gradwire.emu.agent.core.timers import ask, clock, fail
 from gradwire.emu.agent.shared_words import HASH_MULTIPLIER
 from gradwire.emu.native.calls import byte, copy, invoke, word
 from gradwire.emu.wire.header import CE, DATA, ECHO, ECN, KIND, WORD
@@ -41,8 +41,7 @@ def take(agent: Agent, file: int) -> int:
     """Receive the next datagrams of a file; return their number."""
     count = receive(agent.incoming, file)
     if count < 0:
-        agent.failure_detail = agent.incoming.error
-        agent.failure = at.FAILED_CALL
+        fail(agent, at.FAILED_CALL, agent.incoming.error)
         return 0
     return count
 
@@ -120,7 +119,7 @@ def take_data(agent: Agent, slot: int, now: int) -> None:
         copy(flow.buffer + sequence * flow.payload, data + GRADWIRE + flow.fill, length)
     reply = invoke(flow.rules[at.ON_DATA], (agent.origin, flow.parameters, receiver.base, sequence, length, ce, now))
     if reply == at.RAISED:
-        fail_rule(agent, at.ON_DATA)
+        fail(agent, at.FAILED_RULE, at.ON_DATA)
         return
     if reply:
         answer(agent, flow, reply, sequence, slot)
@@ -181,7 +180,7 @@ def take_answer(agent: Agent, slot: int, now: int) -> None:
         flow.rules[at.ON_CONTROL], (agent.origin, flow.parameters, sender.base, kind, sequence, first & WORD, echo, now)
     )
     if result == at.RAISED:
-        fail_rule(agent, at.ON_CONTROL)
+        fail(agent, at.FAILED_RULE, at.ON_CONTROL)
     elif sender.is_done:
         ask(agent, at.ASK_SETTLE, message, 0, 0, 0)
     else:

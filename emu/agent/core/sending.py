@@ -6,15 +6,13 @@ from __future__ import annotations
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.datagrams import add, name_of
 from gradwire.emu.agent.core.layout import Agent, NicFlow, ReceivingFlow, sender_of
-from gradwire.emu.agent.core.timers import ask
+from gradwire.emu.agent.core.timers import ask, fail
 from gradwire.emu.wire.header import ACK, DATA, ECHO, IMPORTANT, WORD
 from gradwire.jit.compiled import njit
-from gradwire.jit.records import constants as words_of
+from gradwire.jit.records.constants import PULL_PROBE
 from gradwire.jit.records.replies import reply_argument, reply_echo, reply_kind, reply_size
 from gradwire.protocols.transports.base import IMPORTANT_FLAG, bit
 from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
-
-PULL_PROBE = words_of.PULL_PROBE
 
 
 @njit
@@ -24,8 +22,7 @@ def append_datagram(
     """Append a datagram to the outgoing ones."""
     outgoing = agent.outgoing
     if add(outgoing, file, name, tos, first, second, payload, length, fill):
-        agent.failure_detail = outgoing.error
-        agent.failure = at.FAILED_CALL
+        fail(agent, at.FAILED_CALL, outgoing.error)
 
 
 @njit
@@ -42,8 +39,7 @@ def transmit(agent: Agent, flow: NicFlow, pulled: int) -> int:
         return ask(agent, at.ASK_PROBE, flow.number, pulled - PULL_PROBE, 0, 0)
     sequence = pulled & (IMPORTANT_FLAG - 1)
     if sequence >= flow.packets:
-        agent.failure_detail = sequence
-        agent.failure = at.FAILED_PULL
+        fail(agent, at.FAILED_PULL, sequence)
         return 0
     offset = sequence * flow.payload
     length = min(flow.payload, flow.nbytes - offset)

@@ -7,7 +7,7 @@ set. A cancelled timer stays until it reaches the front, where its number no lon
 from __future__ import annotations
 
 from gradwire.emu.agent.core import layout as at
-from gradwire.emu.agent.core.layout import Agent, AgentTimer, NicFlow
+from gradwire.emu.agent.core.layout import Agent, NicFlow
 from gradwire.emu.native.calls import invoke, monotonic_ns
 from gradwire.emu.native.heap import pop, push
 from gradwire.jit.compiled import njit
@@ -24,10 +24,10 @@ def ask(agent: Agent, request: int, first: int, second: int, third: int, fourth:
 
 
 @njit
-def fail_rule(agent: Agent, rule: int) -> None:
-    """Record that a function of a transport (its index in RULES) has raised an exception."""
-    agent.failure_detail = rule
-    agent.failure = at.FAILED_RULE
+def fail(agent: Agent, reason: int, detail: int) -> None:
+    """Record a reason to leave compiled code (FAILED_*), and its detail."""
+    agent.failure_detail = detail
+    agent.failure = reason
 
 
 @njit
@@ -67,17 +67,12 @@ def pop_timer(agent: Agent) -> None:
 
 
 @njit
-def _live_number(agent: Agent, entry: AgentTimer) -> int:
-    """Return the number of the timer that is set for the flow of an entry, or for the NIC."""
-    return entry.flow.timer_number if entry.flow else agent.wake_number
-
-
-@njit
 def first_timer(agent: Agent) -> int:
     """Remove cancelled timers from the front of the heap; return the due time of the first one, or NEVER."""
     while agent.timer_count:
         entry = agent.timers
-        if entry.order >> 1 == _live_number(agent, entry):
+        live_number = entry.flow.timer_number if entry.flow else agent.wake_number
+        if entry.order >> 1 == live_number:
             return entry.time_ns
         pop_timer(agent)
     return at.NEVER

@@ -74,7 +74,7 @@ class Contents:
         self._made: dict[Key, tuple[memoryview, Sums]] = {}
         self._to_make = deque(sorted(n for n, each in part.carries.items() if not each.sums))
         self._ahead: set[int] = set()  # made in advance
-        traffic = [row.nbytes for number, row in part.rows.items() if self._is_traffic(number)]
+        traffic = [part.rows[number].nbytes for number, each in part.carries.items() if each.sums is None]
         self._pattern = memoryview(_pattern(max(traffic, default=0)))
 
     def outgoing(self, message: int) -> memoryview:
@@ -206,10 +206,6 @@ class Contents:
                 )
             low = high
         return values
-
-    def _is_traffic(self, message: int) -> bool:
-        carried = self.part.carries.get(message)
-        return carried is not None and carried.sums is None
 
     def _check(self, message: int, content: memoryview) -> Sums:
         return check_sums(content, self._payloads[self.part.rows[message].transport])
