@@ -22,12 +22,11 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 from gradwire.emu.agent.base import CarrierHost, MessageRow
 from gradwire.emu.agent.nic import Nic
 from gradwire.emu.switches.backend_kind import TestbedError
-from gradwire.emu.transports.tcp_listener import OpeningListener, acknowledge_now, allow_files, take_opening
+from gradwire.emu.transports.tcp_listener import OpeningListener, acknowledge_now, close, connect, take_opening
 from gradwire.emu.wire.header import PROBE, Frames, Header, Opening
 from gradwire.scenarios.wire import CONTROL_PORT, TCP_OVERHEAD, dscp
 
@@ -157,7 +156,7 @@ class Connection:
                 return
             read = len(data)
             if self._opening is not None:
-                data = take_opening(self._opening, self.link, data, self._peer)
+                data = take_opening(self._opening, self.link, data)
                 if not self._opening.missing_bytes:
                     self._opening = None
                     self.opened(self)
@@ -169,15 +168,8 @@ class Connection:
         if owed := self.take_link_bytes():
             self.nic.add_control_bytes(owed)
 
-    def _peer(self) -> str:
-        return ":".join(map(str, self.link.getpeername()))
-
     def close(self) -> None:
-        """Close the connection."""
-        if self.link.fileno() >= 0:
-            self.host.loop.reader(self.link.fileno(), None)
-            self.host.loop.writer(self.link.fileno(), None)
-            self.link.close()
+        close(self.host, self.link)
 
 
 def configure(link: socket.socket) -> None:
@@ -219,7 +211,6 @@ class SideChannel:
         """Listen; no effect if listening."""
         if self._listener is not None:
             return
-        allow_files()
         self._listener = OpeningListener(self.host, CONTROL_PORT, self._accept, configure)
 
     def invalid_count(self) -> int:
@@ -234,23 +225,10 @@ class SideChannel:
             self._to[node] = [self._begin(node) for _ in range(CONNECTIONS)]
 
     def _begin(self, node: int) -> Connection:
-        link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        configure(link)
-        link.bind((self.host.address(self.host.node), 0))
+        link = connect(self.host, node, CONTROL_PORT, configure, lambda: connection.begin())
         connection = Connection(self.host, self.nic, link, self._take, Opening(self.host.token), self._pending.pop)
         self._pending[connection] = None
-        code = link.connect_ex((self.host.address(node), CONTROL_PORT))
-        if code not in (0, 115):  # in progress
-            raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent")
-        self.host.loop.writer(link.fileno(), partial(self._connected, node, connection))
         return connection
-
-    def _connected(self, node: int, connection: Connection) -> None:
-        self.host.loop.writer(connection.link.fileno(), None)
-        code = connection.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise TestbedError(f"cannot connect to {self.host.address(node)}: error {code}", "agent", usage=False)
-        connection.begin()
 
     def connected(self) -> bool:
         """Return True if all connections begun here are established at both ends."""

@@ -15,7 +15,6 @@ The receiver answers a whole message with Stop, which settles it at the sender.
 
 from __future__ import annotations
 
-import errno
 import socket
 import struct
 from collections import deque
@@ -27,7 +26,7 @@ from gradwire.emu.planning.plan import TestbedPlan, TransportPlan
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import receive_buffer
 from gradwire.emu.transports.side_channel import CONTROL_TOS, TCP_CONGESTION
-from gradwire.emu.transports.tcp_listener import OpeningListener, allow_files, take_opening
+from gradwire.emu.transports.tcp_listener import OpeningListener, close, connect, take_opening
 from gradwire.emu.wire.header import DATA, STOP, Frames, Header, Opening, unpack
 from gradwire.scenarios.inner_units import Bytes, Ns
 from gradwire.scenarios.wire import CONTROL_PORT, GRADWIRE, GRADWIRE_PORT, dscp
@@ -52,7 +51,7 @@ class OutgoingConnection:
     """A connection for outgoing messages."""
 
     def __init__(self, carrier: Tcp, node: int, tos: int, message: int | None) -> None:
-        self.carrier, self.node, self.message = carrier, node, message
+        self.carrier, self.message = carrier, message
         self.established = False
         self._queue: deque[int] = deque()
         self._data: deque[memoryview] = deque()
@@ -60,32 +59,18 @@ class OutgoingConnection:
         self._base = (0, 0, 0)
         host = carrier.host
         self._opening: Opening | None = Opening(host.token)
-        self.link = link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        carrier.configure(link)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_LOWAT)
-        link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-        link.bind((host.address(host.node), 0))
-        code = link.connect_ex((host.address(node), carrier.port))
-        if code not in (0, errno.EINPROGRESS):
-            raise self._failed(code)
-        host.loop.writer(link.fileno(), self._ready)
 
-    def _peer(self) -> str:
-        return f"{self.carrier.host.address(self.node)}:{self.carrier.port}"
+        def configure(link: socket.socket) -> None:
+            carrier.configure(link)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, NOT_SENT_LOWAT)
+            link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
 
-    def _failed(self, code: int) -> TestbedError:
-        where = self.carrier.host.address(self.node)
-        return TestbedError(f"cannot connect to {where}: {errno.errorcode.get(code, code)}", "agent", usage=False)
+        self.link = connect(host, node, carrier.port, configure, self._ready)
 
     def _ready(self) -> None:
-        code = self.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise self._failed(code)
-        loop, file = self.carrier.host.loop, self.link.fileno()
         self.established = True
-        loop.writer(file, None)
-        loop.reader(file, self._read_answers)
+        self.carrier.host.loop.reader(self.link.fileno(), self._read_answers)
         assert self._opening is not None
         self.link.send(self._opening.words + (Header(self.message).pack() if self.message is not None else b""))
         self._base = self.segments()
@@ -126,7 +111,7 @@ class OutgoingConnection:
             self.carrier.host.loop.reader(self.link.fileno(), None)
             return
         if self._opening is not None:
-            data = take_opening(self._opening, self.link, data, self._peer)
+            data = take_opening(self._opening, self.link, data)
             if not self._opening.missing_bytes:
                 self._opening = None
                 self.carrier.opened(self)
@@ -153,11 +138,7 @@ class OutgoingConnection:
         return {self._queue[0]: tuple(a - b for a, b in zip(self.segments(), self._base, strict=True))}  # type: ignore[dict-item]
 
     def close(self) -> None:
-        """Close the connection."""
-        if self.link.fileno() >= 0:
-            self.carrier.host.loop.reader(self.link.fileno(), None)
-            self.carrier.host.loop.writer(self.link.fileno(), None)
-            self.link.close()
+        close(self.carrier.host, self.link)
 
 
 class IncomingConnection:
@@ -225,10 +206,7 @@ class IncomingConnection:
         return None if self._row is None else (self._row.number, self._at)
 
     def close(self) -> None:
-        """Close the connection."""
-        if self.link.fileno() >= 0:
-            self.carrier.host.loop.reader(self.link.fileno(), None)
-            self.link.close()
+        close(self.carrier.host, self.link)
         self.carrier.incoming.pop(self, None)
 
 
@@ -275,7 +253,6 @@ class Tcp(Carrier):
         receive_buffer(link, RECEIVE_BUFFER)
 
     def open(self) -> None:
-        allow_files()
         self._listener = OpeningListener(self.host, self.port, self._accept, self.configure)
 
     def _accept(self, link: socket.socket, address: str) -> None:

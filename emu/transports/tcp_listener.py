@@ -7,6 +7,7 @@ different opening are rejected and counted; silent ones wait, and the oldest of 
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import socket
 from collections.abc import Callable
@@ -26,27 +27,56 @@ FILES = 1 << 16
 AcceptCallback = Callable[[socket.socket, str], None]
 
 
-def allow_files() -> None:
-    """Raise the limit on open files to at most FILES."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < FILES:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
-
-
 def acknowledge_now(link: socket.socket) -> None:
     """Acknowledge the opening at once, not with the first packets of the run."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def take_opening(opening: Opening, link: socket.socket, data: bytes, where: Callable[[], str]) -> bytes:
+def take_opening(opening: Opening, link: socket.socket, data: bytes) -> bytes:
     """Check received bytes of the other end's opening; return those behind it."""
     try:
         data = opening.feed(data)
     except ForeignDataError as error:
-        raise TestbedError(f"{error}", where(), "a port reserved for gradwire's agent", usage=False) from None
+        where = ":".join(map(str, link.getpeername()))
+        raise TestbedError(f"{error}", where, "a port reserved for gradwire's agent", usage=False) from None
     if not opening.missing_bytes:
         acknowledge_now(link)
     return data
+
+
+def connect(
+    host: CarrierHost, node: int, port: int, configure: Callable[[socket.socket], object], ready: Callable[[], None]
+) -> socket.socket:
+    """Begin to connect to a port of a host; return the socket. `ready` is called when it is connected.
+
+    Raises TestbedError, here or in the loop: the connection fails.
+    """
+    link = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    configure(link)
+    link.bind((host.address(host.node), 0))
+
+    def check(code: int) -> None:
+        if code:
+            what = f"cannot connect to {host.address(node)}: {errno.errorcode.get(code, code)}"
+            raise TestbedError(what, "agent", usage=False)
+
+    def on_writable() -> None:
+        host.loop.writer(link.fileno(), None)
+        check(link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        ready()
+
+    code = link.connect_ex((host.address(node), port))
+    check(0 if code == errno.EINPROGRESS else code)
+    host.loop.writer(link.fileno(), on_writable)
+    return link
+
+
+def close(host: CarrierHost, link: socket.socket) -> None:
+    """Close a connection; no effect if it is closed."""
+    if link.fileno() >= 0:
+        host.loop.reader(link.fileno(), None)
+        host.loop.writer(link.fileno(), None)
+        link.close()
 
 
 class OpeningListener:
@@ -60,6 +90,9 @@ class OpeningListener:
     def __init__(
         self, host: CarrierHost, port: int, let: AcceptCallback, configure: Callable[[socket.socket], object]
     ) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= soft < FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard) if hard >= 0 else FILES, hard))
         self.host, self.turned, self._let = host, 0, let
         self._unopened: dict[socket.socket, tuple[str, Opening]] = {}
         address = host.address(host.node)

@@ -4,14 +4,14 @@ calls.
 
 from __future__ import annotations
 
-from gradwire.emu.agent.core import datagrams, nic_schedule
+from gradwire.emu.agent.core import datagrams
 from gradwire.emu.agent.core import layout as at
 from gradwire.emu.agent.core.layout import Agent, IncomingDatagrams, NicFlow, OutgoingDatagrams
 from gradwire.emu.agent.core.loop import fire_timers, run
+from gradwire.emu.agent.core.nic_schedule import begin, occupy, serve, update
 from gradwire.emu.native.calls import words_at
 from gradwire.jit.compiled import njit
 
-_begin, _update, _serve, _occupy = nic_schedule.begin, nic_schedule.update, nic_schedule.serve, nic_schedule.occupy
 _add, _flush, _receive = datagrams.add, datagrams.flush, datagrams.receive
 
 
@@ -25,13 +25,13 @@ def enter(address: int, command: int, argument: int) -> int:
     elif command == at.FIRE_TIMERS:
         fire_timers(agent)
     elif command == at.BEGIN:
-        _begin(agent, NicFlow(agent, argument))
+        begin(agent, NicFlow(agent, argument))
     elif command == at.UPDATE:
-        _update(agent, NicFlow(agent, argument))
+        update(agent, NicFlow(agent, argument))
     elif command == at.SERVE:
-        _serve(agent)
+        serve(agent)
     elif command == at.OCCUPY:
-        _occupy(agent, argument, 1)
+        occupy(agent, argument, 1)
     return agent.failure
 
 
