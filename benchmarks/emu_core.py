@@ -53,13 +53,11 @@ def drive(address: int, waves: int, gap: int) -> int:
 
 
 def driver() -> code_cache.Natives:
-    """Return its machine code, by name."""
     return code_cache.load("benchmark of the userspace switch", compile_work)
 
 
 @cache
 def compile_work() -> CompileTask:
-    """Return the functions to compile."""
     from gradwire.jit.engine_cache import CompileTask
     from gradwire.jit.fingerprint import digest_of, reachable_functions
 

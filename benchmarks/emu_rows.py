@@ -60,7 +60,6 @@ def run_row(case: str, what: str, size: int, payload: int = 0, transport: str = 
 
 
 def _resolved(**tables: Any) -> tuple[Scenario, Resolved]:
-    """Return a scenario from its tables, and the scenario resolved."""
     from gradwire.scenarios.loading.load import build_scenario
     from gradwire.workload.resolve import resolve
 

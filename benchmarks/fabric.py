@@ -190,7 +190,6 @@ def run_row(case: str, hosts: int, transport: str, threads: int, feature: str = 
 
 
 def _simulated() -> list[str]:
-    """Return the transports that the simulator has."""
     return [kind for kind, owner in components("transport").items() if owner.simulated]
 
 

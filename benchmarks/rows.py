@@ -61,7 +61,6 @@ def run_command(run_row: Callable[..., Row], main: Callable[[list[str]], int]) -
 
 
 def machine_info() -> Row:
-    """Return the description of the machine."""
     import platform
 
     from gradwire.traces.devices import processor_name
@@ -70,12 +69,10 @@ def machine_info() -> Row:
 
 
 def machine_title() -> str:
-    """Return the description of the machine as text."""
     return "{processor}, {cores} cores, Python {python}".format(**machine_info())
 
 
 def print_json(rows: Sequence[Row], **more: object) -> None:
-    """Print rows and the machine as one JSON object."""
     print(json.dumps({"machine": machine_info(), **more, "rows": rows}))
 
 
@@ -100,5 +97,4 @@ def markdown_header(columns: Columns, text: int = 1) -> str:
 
 
 def markdown_line(row: Row, columns: Columns) -> str:
-    """Return a row of a table in Markdown."""
     return f"| {' | '.join(cell(row) for cell in columns.values())} |"

@@ -164,7 +164,6 @@ class Session:
         self.built, self._steps.done = built, steps
 
     def close(self) -> None:
-        """Take the network down."""
         if self._held is not None:
             self._held.close()
             self._held = None

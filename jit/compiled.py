@@ -69,7 +69,6 @@ def discard_compiled() -> None:
 
 
 def intrinsics_files() -> list[str]:
-    """Return the source files of the intrinsics."""
     return [str(importlib.import_module(module).__file__) for module in sorted(_intrinsics)]
 
 

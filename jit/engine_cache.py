@@ -75,7 +75,6 @@ class CachedEngine:
 
 
 def engines_folder() -> Path:
-    """Return the folder of the cached engines."""
     return cache_folder() / ENGINES
 
 

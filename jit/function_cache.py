@@ -167,7 +167,6 @@ class FunctionCache:
 
 
 def _names(function: Any, key: str) -> tuple[str, str]:
-    """Return the symbols of a function and of its environment."""
     return f"{OWN_NAME}{function.__name__}_{key}", f"_ZN08NumbaEnv_{OWN_NAME}{key}"
 
 

@@ -56,7 +56,6 @@ def read(folder: Path, key: str) -> CacheEntry | None:
 
 
 def write(folder: Path, key: str, piece: CacheEntry) -> None:
-    """Write a cache entry under a key."""
     data = json.dumps(piece.about).encode() + b"\n" + piece.code
     with contextlib.suppress(OSError):
         folder.mkdir(mode=PRIVATE, exist_ok=True)

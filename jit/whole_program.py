@@ -56,7 +56,6 @@ PLAIN = (types.Number, types.Boolean, types.Array)
 
 
 def is_supported() -> bool:
-    """Return True if the installed version of Numba is supported."""
     return ".".join(numba.__version__.split(".")[:2]) in SUPPORTED_VERSIONS
 
 

@@ -240,7 +240,6 @@ def _records_of(owner: type[Transport], argument: str) -> type[Record]:
 
 
 def _check_owner(owner: object) -> None:
-    """Raise ScenarioError if `owner` is not a transport."""
     check_contract(owner, getattr(owner, "__name__", repr(owner)), "FlowHarness(owner)")
 
 

@@ -137,7 +137,6 @@ class PacketRecorder:
         return [letters[number] for number in range(len(letters))]
 
     def recorded_case(self) -> Case:
-        """Return the case that was run, for the oracle."""
         scenario = self.scenario
         return Case(
             self.network,

@@ -76,7 +76,6 @@ def with_files(plan: TestbedPlan) -> TestbedPlan:
 
 
 def make_parts(plan: TestbedPlan, node: int, loop: EpollLoop, send: Callable[[int], None]) -> tuple[Script, Contents]:
-    """Return (script, contents) of a host."""
     part = part_of(plan.program, node, [transport.important for transport in plan.transports])
     # on the wall clock the software's latency passes by itself
     latency = plan.software_latency_ps if plan.clock == "virtual" else 0
@@ -174,7 +173,6 @@ class Agent:
         return 0
 
     def fail(self, error: TestbedError) -> None:
-        """Send an error to the controller."""
         os.set_blocking(self._out, True)
         frame = encode(("error", error.what, error.where, error.expected, error.usage), self._token())
         with contextlib.suppress(OSError):
@@ -301,7 +299,6 @@ class Agent:
         self.loop.at(self.loop.now() + STATUS_NS, self._status_later, counts=False)
 
     def report(self) -> HostReport:
-        """Return the report of this host."""
         rows = self._script.part.rows
         carriers = self._carriers.values()
         counts, marks, marks_sent, received_bytes = (

@@ -149,7 +149,6 @@ class Carrier(ABC):
         return 0
 
     def notes(self) -> list[str]:
-        """Return notes for the user."""
         return []
 
     @abstractmethod

@@ -112,7 +112,6 @@ def _source(owner: type[Transport]) -> str:
 
 
 def _files(more: Iterable[Path]) -> list[Path]:
-    """Return the source files of the agents' machine code, and `more`."""
     emu, components = code_cache.ROOT / "emu", code_cache.ROOT / "protocols"
     files = {*(emu / "agent" / "core").glob("*.py"), emu / "agent" / "shared_words.py", emu / "wire" / "header.py"}
     return sorted({*code_cache.files(), *files, *components.glob("*/base.py"), *more})

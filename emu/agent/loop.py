@@ -272,6 +272,5 @@ class EpollLoop:
         }
 
     def close(self) -> None:
-        """Close its files."""
         self._epoll.close()
         os.close(self._clock)

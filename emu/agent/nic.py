@@ -77,11 +77,9 @@ class ScheduledFlow:
 
     @property
     def record_index(self) -> int:
-        """Return the index of its transport's record."""
         return self.index + self.record.base
 
     def word(self, offset: int) -> int:
-        """Return a word of its transport's record."""
         return self.block.words[self.record.base + offset]
 
     @property
@@ -96,12 +94,10 @@ class ScheduledFlow:
 
     @property
     def done(self) -> bool:
-        """Return True if there is nothing more to send."""
         return self.record.is_done != 0
 
     @property
     def sent(self) -> int:
-        """Return the number of packets sent."""
         return self.record.sent
 
 

@@ -101,11 +101,9 @@ class Reports:
 
     @classmethod
     def empty(cls, count: int) -> Reports:
-        """Return reports of `count` messages without data."""
         return cls(*np.full((7, count), -1, dtype=np.int64))
 
     def add(self, report: HostReport) -> None:
-        """Merge the report of one host."""
         sent, received = report.sent, report.received
         for name in ("start_ns", "sent_packets", "retransmitted"):
             getattr(self, name)[sent.message] = getattr(sent, name)

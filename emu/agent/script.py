@@ -92,7 +92,6 @@ class Script:
 
     @property
     def workers_done(self) -> bool:
-        """Return True if the workers on this host have finished their iterations."""
         return not self._workers
 
     def start(self, those: Iterable[int] | None = None) -> None:
@@ -106,7 +105,6 @@ class Script:
         self._count_all([message], by_process=False)
 
     def message_finished(self, message: int) -> None:
-        """Record that the sender of a message from this host has finished it."""
         self._unsettled.remove(message)
         row = self.part.rows[message]
         queue = self._queues.get((row.table, row.dst if self.part.tables[row.table].apart else None))
@@ -173,7 +171,6 @@ class Script:
         return list(self.part.after.get(event, ())[::-1])
 
     def _post(self, message: int, by_process: bool) -> None:
-        """Handle a message that becomes ready."""
         row = self.part.rows[message]
         table = self.part.tables[row.table]
         # Traffic that waits only for its start time enters the network at that time.

@@ -26,7 +26,6 @@ class WordBlock:
         self.index = self.address >> 3
 
     def resized(self, size: int) -> WordBlock:
-        """Return a block of that size that begins with the same words."""
         block = WordBlock(size)
         block._array[: len(self._array)] = self._array
         return block
@@ -42,7 +41,6 @@ class WordTable:
 
     @property
     def index(self) -> int:
-        """Return the current index of its first entry."""
         return self._block.index
 
     def put(self, number: int, index: int) -> bool:

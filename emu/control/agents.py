@@ -49,7 +49,6 @@ class Agents:
             raise
 
     def name(self, node: int) -> str:
-        """Return a host's name."""
         return self.plan.names[node]
 
     def send(self, node: int, *frame: object) -> None:
@@ -58,7 +57,6 @@ class Agents:
         self._drain(node)
 
     def send_all(self, *frame: object) -> None:
-        """Send the same frame to all agents."""
         for node in self.children:
             self.send(node, *frame)
 
@@ -154,7 +152,6 @@ class Agents:
             frames.pop(what, None)
 
     def close(self) -> None:
-        """End all agents."""
         for node in self.children:
             with suppress(Exception):
                 self.send(node, "end")

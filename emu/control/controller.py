@@ -96,7 +96,6 @@ class Controller:
         return self.reports
 
     def _collect_partial_results(self) -> None:
-        """Collect the partial results of an interrupted or failed run."""
         with suppress(Exception):
             self._mark_over()
         with suppress(Exception):
@@ -150,7 +149,6 @@ class Controller:
         return self.began_ns
 
     def wait(self) -> None:
-        """Wait until the run is over."""
         agents, limit = self._all(), self.plan.duration_ps
         largest = int(self.plan.program.messages.nbytes.max(initial=0))
         patience = self.plan.wait_s + SHARES * largest * 8 / min(port.rate for port in self.plan.ports)
@@ -250,7 +248,6 @@ class Controller:
             self.reports.problems.append(f"no report from {', '.join(missing)} within {wait_s:g} s")
 
     def close(self) -> None:
-        """End all agents."""
         if self._agents is not None:
             self._agents.close()
             self._agents = None

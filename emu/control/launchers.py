@@ -54,7 +54,6 @@ class Child:
         return self.ended
 
     def read_errors(self) -> None:
-        """Read its stderr so far."""
         while True:
             try:
                 data = os.read(self.errors, 65536)
@@ -66,7 +65,6 @@ class Child:
 
     @property
     def last_line(self) -> str:
-        """Return the last line of its stderr."""
         lines = self.last_words.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 

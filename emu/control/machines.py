@@ -57,7 +57,6 @@ def plan_for(plan: TestbedPlan, hosts: Sequence[RealHost]) -> TestbedPlan:
 
 
 def command_of(host: RealHost) -> list[str]:
-    """Return the command that starts the agent of a host."""
     if host.command:
         return list(host.command)
     folder = shlex.quote(os.getcwd())
@@ -99,7 +98,6 @@ def run_on_machines(
 
 
 def machine_notes(raw: RawResults) -> list[str]:
-    """Return notes on a run on real machines."""
     notes = ["real machines: their switches, links and queues are neither configured nor counted"]
     worst = max(raw.reports.round_trips.values(), default=0)
     if worst // 2 > CLOCK_NOTE_NS:

@@ -147,7 +147,6 @@ def play(plan: TestbedPlan, backend: SwitchBackend, folder: Path, raw: RawResult
 
 
 def add_problems(plan: TestbedPlan, backend: SwitchBackend, raw: RawResults) -> None:
-    """Add the problems of a run and notes on it to `raw`."""
     raw.complaints += backend.check() + raw.reports.problems
     raw.notes += backend.notes()
     if plan.clock == "wall":
@@ -184,7 +183,6 @@ class NetworkWatch(RunObserver):
         self._raw.drops = [replace(drop, time_ns=time) for drop, time in drops if time >= 0]
 
     def _counts(self) -> list[PortCounts]:
-        """Return the ports' counts since the beginning."""
         return [now.difference(then) for now, then in zip(self._backend.counts(), self._before, strict=True)]
 
     def progress(self, delivered: int, messages: int) -> None:
@@ -271,7 +269,6 @@ def stop_captures(started: list[ActiveCapture], raw: RawResults) -> None:
 
 
 def report_progress(**what: object) -> None:
-    """Print one line of progress for the supervisor."""
     print(PREFIX + json.dumps(what), flush=True)
 
 
@@ -287,7 +284,6 @@ def _ignore_interrupts() -> None:
 
 
 def write_atomically(path: Path, what: object) -> None:
-    """Write a file atomically."""
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
         pickle.dump(what, file, protocol=pickle.HIGHEST_PROTOCOL)

@@ -74,7 +74,6 @@ def wait_for(folder: Path, name: str, virtual: bool) -> bool:
 
 
 def run_step(plan: TestbedPlan, backend: SwitchBackend, folder: Path) -> RawResults:
-    """Run a step on the idle network and return its results."""
     settle(plan, backend)
     raw = RawResults(Reports.empty(len(plan.program.messages)), kernel=platform.release())
     runner.play(plan, backend, folder, raw)

@@ -100,7 +100,6 @@ class Runner:
         raise self.failure(status)
 
     def failure(self, status: int) -> TestbedError:
-        """Return the error of a runner that ended unexpectedly."""
         if self.errors:
             return self.errors[0]
         ending = f"was {killed_text(-status)}" if status < 0 else f"ended with status {status}"

@@ -41,19 +41,16 @@ AT_ONCE_NS: Final = 3_000
 
 @njit
 def error():
-    """Return errno."""
     return np.int64(errno_location()[0])
 
 
 @njit
 def read(file, address, many):
-    """Read up to `many` bytes to an address; return their number."""
     return np.int64(_read(np.int32(file), np.uintp(address), many))
 
 
 @njit
 def write(file, address, many):
-    """Write `many` bytes from an address; return their number."""
     return np.int64(_write(np.int32(file), np.uintp(address), many))
 
 

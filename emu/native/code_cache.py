@@ -75,6 +75,5 @@ def _compile(works: Iterable[CompileTask]) -> None:
 
 
 def files() -> set[Path]:
-    """Return the source files of all machine code of the testbed."""
     native = {Path(__file__).with_name(name) for name in ("calls.py", "heap.py", "intrinsics.py")}
     return native | {*ROOT.glob("jit/**/*.py"), *ROOT.glob("protocols/*.py"), ROOT / "scenarios" / "wire.py"}

@@ -29,7 +29,6 @@ def _put(heap: HeapEntry, index: int, first: int, second: int, third: int) -> No
 
 @njit
 def push(heap: HeapEntry, count: int, first: int, second: int, third: int) -> None:
-    """Push an entry onto a heap of `count` entries."""
     i = count
     while i > 0:
         parent = (i - 1) >> 1
@@ -43,7 +42,6 @@ def push(heap: HeapEntry, count: int, first: int, second: int, third: int) -> No
 
 @njit
 def pop(heap: HeapEntry, count: int) -> None:
-    """Remove the first entry of a heap of `count` entries."""
     last = count - 1
     entry = _entry_at(heap, last)
     first, second, third = entry.first, entry.second, entry.third

@@ -31,7 +31,6 @@ def _at(builder, address, bits):  # type: ignore[no-untyped-def]
 
 @intrinsic  # type: ignore[misc]
 def bytes_at(typing_context, address):  # type: ignore[no-untyped-def]
-    """Return the bytes from an address on."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return _at(builder, args[0], 8)

@@ -23,7 +23,6 @@ class RoundTrips:
         self.slowest = cache(self._slowest_link)
 
     def time_ps(self, src: int, dst: int, transport: TransportPlan) -> Ps:
-        """Return the base round-trip time of a flow from host `src` to host `dst`."""
         out, back = Bytes(transport.payload + transport.overhead), answer_bytes(transport)
         return Ps(self._one_way_ps(src, dst, out) + self._one_way_ps(dst, src, back))
 

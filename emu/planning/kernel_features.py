@@ -80,11 +80,9 @@ class KernelFeatures:
 
     @property
     def netem_works(self) -> bool:
-        """Return True if cables can have latency on this kernel."""
         return self.has("qdisc", "netem") and self.has("qdisc", "clsact")
 
     def missing_packages(self) -> list[str]:
-        """Return the Debian packages of missing commands."""
         return sorted({PACKAGES[name] for name, version in self.tools.items() if not version})
 
     def to_json(self) -> Json:

@@ -72,7 +72,6 @@ class Queues:
     """Bytes of the buffer that each queue may hold, one per queue; None: all of it"""
 
     def limit(self, queue: int) -> int:
-        """Return the bytes that a queue may hold."""
         return self.buffer if self.limits is None else min(self.buffer, self.limits[queue])
 
 
@@ -152,7 +151,6 @@ class TestbedPlan:
         return len(self.names)
 
     def ports_of_node(self, node: int) -> list[Port]:
-        """Return the egress ports of a node."""
         return [port for port in self.ports if port.src == node]
 
     def largest_frame(self) -> Bytes:
@@ -172,7 +170,6 @@ def port_address(port: int) -> str:
 
 
 def port_mac(port: int) -> str:
-    """Return the MAC address of a port's device."""
     return f"02:00:{port >> 24 & 255:02x}:{port >> 16 & 255:02x}:{port >> 8 & 255:02x}:{port & 255:02x}"
 
 

@@ -220,7 +220,6 @@ def make_plan(
 
 
 def _folder(scenario: Scenario) -> str | None:
-    """Return the folder of user-defined classes."""
     return str(scenario.folder) if scenario.folder else None
 
 

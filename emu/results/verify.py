@@ -67,11 +67,9 @@ class Evidence:
     important_arrive: Sequence[bool] = ()
 
     def payload(self, message: int) -> int:
-        """Return the bytes of a full packet of a message."""
         return self.payloads[self.program.tables[self.program.messages.table[message]].transport]
 
     def sizes(self, message: int) -> Values:
-        """Return the bytes of every packet of a message."""
         size, payload = int(self.program.messages.nbytes[message]), self.payload(message)
         sizes = np.full(-(-size // payload), payload, dtype=np.int64)
         sizes[-1] = size - (len(sizes) - 1) * payload
@@ -83,7 +81,6 @@ class Evidence:
         return np.ones(len(self.sizes(message)), dtype=np.bool_) if have is None else np.asarray(have, np.bool_)
 
     def name(self, message: int) -> str:
-        """Return a description of a message."""
         rows, table = self.program.messages, self.program.tables[self.program.messages.table[message]]
         what = f"tensor {rows.tensor[message]} part" if rows.tensor[message] >= 0 else "part"
         return (
@@ -311,7 +308,6 @@ def _bucket(evidence: Evidence, gradients: _Gradients, job: int, bucket: int, me
 
 
 def _own_bucket(evidence: Evidence, gradients: _Gradients, job: int, bucket: int, worker: int, captured: int) -> Values:
-    """Return a worker's gradients of a bucket."""
     table = evidence.program.tables[job]
     tensors = table.buckets[bucket]
     dtype = evidence.magnitudes[table.trace].widest(tensors)
@@ -341,5 +337,4 @@ def _compare(evidence: Evidence, message: int, expected: Sums) -> Iterator[str]:
 
 
 def _sums(evidence: Evidence, message: int, values: Values) -> Sums:
-    """Return the check sums of a message with these values."""
     return check_sums(np.ascontiguousarray(values).data, evidence.payload(message))

@@ -50,7 +50,6 @@ def entry_type(fields: Sequence[str]) -> np.dtype[np.void]:
 
 
 def declare(name: str, fields: Sequence[str]) -> str:
-    """Return the C declaration of an entry."""
     return f"struct {name} {{ {' '.join(f'unsigned long long {field};' for field in fields)} }};\n"
 
 

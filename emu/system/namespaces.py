@@ -96,7 +96,6 @@ def bind(source: str, target: str) -> None:
 
 
 def unmount(target: str) -> None:
-    """Undo `mount`."""
     LIBC.umount2(target.encode(), 0)
 
 

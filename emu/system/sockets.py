@@ -52,7 +52,6 @@ def _arena(size: int) -> tuple[memoryview, int]:
 
 
 def socket_address(host: str, port: int) -> bytes:
-    """Return a struct sockaddr_in."""
     return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + socket.inet_aton(host) + bytes(8)
 
 
@@ -140,7 +139,6 @@ class Sender:
 
     @property
     def empty(self) -> bool:
-        """Return True if all datagrams have been sent."""
         return self._batch.count == 0
 
     def add(
@@ -225,7 +223,6 @@ class Receiver:
         return count
 
     def datagram(self, slot: int) -> memoryview:
-        """Return the bytes of a datagram."""
         start = slot * self.room
         return self.data[start : start + self.lengths[slot * LENGTH + LENGTH_AT]]
 

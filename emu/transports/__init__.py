@@ -62,7 +62,6 @@ def shares_nic(plan: TestbedPlan, node: int, rows: Iterable[MessageRow]) -> bool
 def datagram_carrier(
     kind: str, plan: TestbedPlan
 ) -> Callable[[CarrierHost, TransportPlan, Endpoint, SideChannel], DatagramCarrier]:
-    """Return the carrier class of a transport over UDP."""
     if kind == "dlcp":
         from gradwire.emu.transports.dlcp import Dlcp, DlcpBySide
 

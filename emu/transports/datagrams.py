@@ -52,7 +52,6 @@ class DatagramSender(SendingEnd):
         flow.passed_kinds = sum(1 << kind for kind in passed_kinds)
 
     def start(self, now: int) -> None:
-        """Get the bytes of the message and begin."""
         self.content = self.carrier.host.outgoing(self.row.number)
         self.nic_flow.content = address_of(self.content)
         super().start(now)
@@ -124,15 +123,12 @@ class DatagramCarrier(Carrier):
         self.endpoint.nic.serve()
 
     def make_sender(self, row: MessageRow) -> DatagramSender:
-        """Return the sending end of a message."""
         return DatagramSender(self.rules_of(row), row, self, self.passed_kinds)
 
     def receiver(self, row: MessageRow) -> ReceivingEnd:
-        """Return the receiving end of a message after its first packet."""
         return self._receivers_made.pop(row.number, None) or self.make_receiver(row)
 
     def make_receiver(self, row: MessageRow) -> ReceivingEnd:
-        """Make the receiving end of a message."""
         receiver = ReceivingEnd(self.rules_of(row), row, self.pairs)
         flow = receiver.flow
         flow.control_bytes = int(self.owner.control_bytes)
@@ -170,7 +166,6 @@ class DatagramCarrier(Carrier):
         receiver.place = memoryview(b"")
 
     def finish_message(self, sender: DatagramSender) -> None:
-        """Settle a message whose sender has finished."""
         self.endpoint.remove_sender(sender)
         sender.content, sender.nic_flow.content = memoryview(b""), 0
         self.host.message_finished(sender.number, *self._count(sender))

@@ -101,7 +101,6 @@ class Endpoint:
                 self.host.loop.serve_in_core(self._rooms[-1], at.FILE_SPACE)
 
     def close(self) -> None:
-        """Close all sockets; no effect if they are closed."""
         for opened in [*self.sources, *([self._data] if self._data else [])]:
             self.host.loop.serve_in_core(opened.fileno(), at.FILE_OF_PYTHON)
             opened.close()
@@ -132,13 +131,11 @@ class Endpoint:
         return self._names[node][1]
 
     def sends(self, sender: DatagramSender) -> None:
-        """Register a sender."""
         self.senders[sender.number] = sender
         if self._sending.put(sender.number, sender.index):
             self._store_tables()
 
     def remove_sender(self, sender: DatagramSender) -> None:
-        """Unregister a sender."""
         self.senders.pop(sender.number, None)
         self._sending.put(sender.number, 0)
 

@@ -113,7 +113,6 @@ class Connection:
             self.link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
 
     def write(self, header: Header, content: bytes = b"", tos: int = CONTROL_TOS) -> None:
-        """Send a frame."""
         data = header.pack() + content
         if self._waiting:
             self._waiting += data
@@ -214,7 +213,6 @@ class SideChannel:
         self._listener = OpeningListener(self.host, CONTROL_PORT, self._accept, configure)
 
     def invalid_count(self) -> int:
-        """Return the number of invalid Probes and connections."""
         return self.unknown + (self._listener.turned if self._listener is not None else 0)
 
     def connect(self, peers: Sequence[int]) -> None:
@@ -284,7 +282,6 @@ class SideChannel:
         return sum(connection.take_link_bytes() for connection in connections)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._all():
             connection.close()
         if self._listener is not None:

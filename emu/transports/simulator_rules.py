@@ -111,7 +111,6 @@ class Pairs:
         return self._groups[key]
 
     def peer(self, row: MessageRow) -> WordBlock:
-        """Return the words of the pair of an incoming message."""
         if row.src not in self._peers:
             self._peers[row.src] = WordBlock(self._owner.peer_words)
         return self._peers[row.src]
@@ -169,23 +168,19 @@ class SendingEnd(ScheduledFlow):
             self.start(now)
 
     def start(self, now: int) -> None:
-        """Begin the message."""
         self._call("start", now)
 
     def _call(self, name: str, *arguments: int) -> int:
         return self.rules.call(name, self.record_index, *arguments)
 
     def pull(self, now: int) -> int:
-        """Return what the rules send now."""
         return self._call("pull", now)
 
     def on_timer(self, now: int) -> None:
-        """Handle the timer requested by the rules."""
         self.record.timer = 0
         self._call("on_timer", now)
 
     def take(self, kind: int, sequence: int, argument: int, echo: int, now: int) -> None:
-        """Handle a control packet."""
         self._call("on_control", kind, sequence, argument, echo, now)
 
     def store_bitmap(self, bitmap: int, first: int, words: list[int]) -> None:
@@ -195,7 +190,6 @@ class SendingEnd(ScheduledFlow):
             self.block.words[position] = word
 
     def bitmap(self, number: int) -> list[int]:
-        """Return one of its bitmaps."""
         begin = core.SENDER_WORDS + number * self.words
         return self.block.words[begin : begin + self.words].tolist()
 
@@ -247,17 +241,14 @@ class ReceivingEnd:
 
     @property
     def done(self) -> bool:
-        """Return True if the message is delivered."""
         return self.record.is_done != 0
 
     @property
     def received_bytes(self) -> int:
-        """Return the number of received bytes."""
         return self.record.received_bytes
 
     @property
     def marked_packets(self) -> int:
-        """Return the number of data packets with a mark."""
         return self.flow.marked
 
     def arrived(self) -> Flags | None:
@@ -268,7 +259,6 @@ class ReceivingEnd:
         return np.unpackbits(bits, bitorder="little")[: self.packets].astype(bool)
 
     def bitmap(self, number: int, first: int, count: int) -> list[int]:
-        """Return words of one of its bitmaps."""
         begin = core.RECEIVER_WORDS + number * self.words + first
         end = core.RECEIVER_WORDS + (number + 1) * self.words
         return self.block.words[begin : min(begin + count, end)].tolist()
@@ -285,5 +275,4 @@ class ReceivingEnd:
         return self._call("on_probe", argument, now)
 
     def word(self, offset: int) -> int:
-        """Return a word of the record."""
         return self.block.words[self.record.base + offset]

@@ -77,7 +77,6 @@ class OutgoingConnection:
         self._push()
 
     def send(self, message: int) -> None:
-        """Send a message after the earlier ones."""
         host = self.carrier.host
         if self.message is None:
             self._data.append(memoryview(Header(message).pack()))
@@ -132,7 +131,6 @@ class OutgoingConnection:
         return counts[0], counts[1], counts[2]
 
     def message_in_progress(self) -> dict[int, tuple[int, int, int]]:
-        """Return the counts of the message being sent."""
         if not self._queue or not self.established:
             return {}
         return {self._queue[0]: tuple(a - b for a, b in zip(self.segments(), self._base, strict=True))}  # type: ignore[dict-item]
@@ -202,7 +200,6 @@ class IncomingConnection:
 
     @property
     def message_in_progress(self) -> tuple[int, int] | None:
-        """Return the incoming message and its received bytes."""
         return None if self._row is None else (self._row.number, self._at)
 
     def close(self) -> None:
@@ -308,7 +305,6 @@ class Tcp(Carrier):
         self._links[key].send(message)
 
     def finish_message(self, link: OutgoingConnection, message: int, counts: tuple[int, ...]) -> None:
-        """Settle a finished message."""
         self._counts[message] = counts
         if self.fresh and self._messages:
             self._links.pop(message).close()

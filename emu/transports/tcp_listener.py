@@ -109,7 +109,6 @@ class OpeningListener:
         host.loop.reader(self._socket.fileno(), self._accept)
 
     def address(self) -> tuple[str, int]:
-        """Return the address at which it listens."""
         host, port = self._socket.getsockname()
         return host, port
 

@@ -103,7 +103,6 @@ def job_name(programs: Programs) -> str:
 
 
 def summary(plan: TestbedPlan, programs: Programs, raw: RawResults, clock: str) -> Json:
-    """Return the part of a Result that describes the programs."""
     return {
         "command": list(programs.command),
         "compute": programs.compute if clock == "virtual" else "real",

@@ -143,7 +143,6 @@ class Player:
     # meanwhile
 
     def _wait(self) -> None:
-        """Wait until all ranks have ended."""
         while self._running():
             for key, _ in self._selector.select(self._pause()):
                 if isinstance(key.fileobj, BackgroundTraffic):

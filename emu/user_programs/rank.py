@@ -64,7 +64,6 @@ class Stream:
         os.set_blocking(pipe.fileno(), False)
 
     def fileno(self) -> int:
-        """Return the file descriptor for a selector."""
         return self._pipe.fileno()
 
     def read(self) -> bool:
@@ -112,7 +111,6 @@ class RankProcess:
         return self.end
 
     def signal(self, number: int) -> None:
-        """Send a signal to the rank and its children."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 

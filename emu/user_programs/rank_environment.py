@@ -23,7 +23,6 @@ COMPUTE = "compute"
 
 
 def placeholders(programs: Programs, rank: Rank) -> dict[str, str]:
-    """Return the values of the placeholders for one rank."""
     hosts = list(dict.fromkeys((other.host, other.address) for other in programs.ranks))
     return {
         "rank": str(rank.number),

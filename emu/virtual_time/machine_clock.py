@@ -149,7 +149,6 @@ class MachineWatch:
         )
 
     def processes(self) -> list[MachineProcess]:
-        """Return all processes of the machine."""
         children: dict[int, list[MachineProcess]] = {}
         for process in _all_processes():
             children.setdefault(process.parent, []).append(process)
@@ -203,7 +202,6 @@ class MachinePause:
         self.lasts = False
 
     def use(self, watch: MachineWatch) -> None:
-        """Set the machine by its observer."""
         self._watch = watch
 
     def begin(self) -> None:
@@ -215,7 +213,6 @@ class MachinePause:
             self._signal(signal.SIGSTOP)
 
     def end(self) -> None:
-        """Continue the machine."""
         if self.lasts:
             self._signal(signal.SIGCONT)
             self.lasts = False
@@ -226,7 +223,6 @@ class MachinePause:
 
 
 def _more(ticks: dict[int, int], before: dict[int, int]) -> int:
-    """Return the ticks that processes have used since `before`."""
     return sum(max(0, count - before.get(number, 0)) for number, count in ticks.items())
 
 

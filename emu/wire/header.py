@@ -81,7 +81,6 @@ class Opening:
 
     @property
     def missing_bytes(self) -> int:
-        """Return the number of its bytes still to arrive."""
         return len(self._left)
 
     def feed(self, data: bytes) -> bytes:

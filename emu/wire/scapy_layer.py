@@ -44,7 +44,6 @@ def _flag_fields(size: int) -> list[Any]:
 
 
 def _fields() -> list[Any]:
-    """Return the fields of the header for scapy."""
     fields: list[Any] = []
     for name, size in HEADERS["gradwire"]:
         fields += _flag_fields(size) if name == "flags" else [Field(name, 0, ">" + FORMATS[size])]
@@ -62,7 +61,6 @@ class Gradwire(Packet):  # type: ignore[misc]  # scapy has no types here
         return rest[: self.length], rest[self.length :]
 
     def mysummary(self) -> str:
-        """Return a one-line summary."""
         kind = PACKET_KINDS[self.kind]
         return f"gradwire {kind} message {self.message} sequence {self.sequence} length {self.length}"
 

@@ -157,29 +157,24 @@ class Stamps(StateRecord, words=32):
 
 @njit
 def stamp_at(stamps: Stamps, hop: int) -> Stamp:
-    """Return the stamp of one switch on the path."""
     return Stamp(stamps, stamps.base + 1 + 5 * hop)
 
 
 @njit
 def sender_at(state: State, number: int) -> Sender:
-    """Return the sender's record of a number."""
     return Sender(state, state.senders + number * Sender.WORDS)
 
 
 @njit
 def receiver_at(state: State, number: int) -> Receiver:
-    """Return the receiver's record of a number."""
     return Receiver(state, state.receivers + number * Receiver.WORDS)
 
 
 @njit
 def number_of_sender(state: State, flow: Sender) -> int:
-    """Return the number of a sender's record."""
     return (flow.base - state.senders) // Sender.WORDS
 
 
 @njit
 def number_of_receiver(state: State, receiver: Receiver) -> int:
-    """Return the number of a receiver's record."""
     return (receiver.base - state.receivers) // Receiver.WORDS

@@ -173,5 +173,4 @@ CLASSES = Port.classes.offset
 
 @njit
 def queue_of(port: Port, number: int) -> QueueClass:
-    """Return the queue of one class of a port."""
     return QueueClass(port, port.base + CLASSES + QueueClass.WORDS * number)

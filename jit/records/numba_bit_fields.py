@@ -31,7 +31,6 @@ class BitFieldType(types.Callable, types.Opaque):
         return signature(_I64, *[_I64] * self.OPERANDS)
 
     def get_call_signatures(self) -> tuple[tuple[()], bool]:
-        """Return no fixed signatures."""
         return (), True
 
     def get_impl_key(self, sig: Any) -> Any:
@@ -43,7 +42,6 @@ class BitFieldType(types.Callable, types.Opaque):
         return key
 
     def implementation(self) -> Any:
-        """Return the function that lowers a call."""
         shift, mask = self.field.shift, self.field.mask
 
         def read(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -58,7 +56,6 @@ class BitFieldSetterType(BitFieldType):
     NAME, OPERANDS = "BitFieldSetter", 2
 
     def implementation(self) -> Any:
-        """Return the function that lowers a call."""
         shift, mask = self.field.shift, self.field.mask
 
         def replace(context: Any, builder: Any, sig: Any, args: Any) -> Any:

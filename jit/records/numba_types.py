@@ -52,7 +52,6 @@ class RecordType(types.Type):
 
 @cache
 def record_type_of(record: Any) -> RecordType:
-    """Return the type of a record's class."""
     return RecordType(record)
 
 
@@ -85,11 +84,9 @@ class RecordClassType(types.Callable, types.Opaque):
         return signature(self.result, args[0], _I64)
 
     def get_call_signatures(self) -> tuple[tuple[()], bool]:
-        """Return no fixed signatures."""
         return (), True
 
     def get_impl_key(self, sig: Any) -> type:
-        """Return the key under which the call is lowered."""
         return type(self)
 
 
@@ -111,7 +108,6 @@ WORDS_PART, BASE_PART = 0, 1  # positions in the model
 
 
 def _make(context: Any, builder: Any, kind: Any, words: Any, base: Any) -> Any:
-    """Return a record of its two parts."""
     record = ir.Constant(context.get_value_type(kind), ir.Undefined)
     return builder.insert_value(builder.insert_value(record, words, WORDS_PART), base, BASE_PART)
 
@@ -133,14 +129,12 @@ class RecordArgPacker(ArgPacker):
         super().__init__(manager, passed)
 
     def as_arguments(self, builder: Any, values: Any) -> Any:
-        """Return the arguments that pass these values."""
         passed = list(values)
         for index in self._first_of:
             passed[index] = builder.extract_value(values[index], BASE_PART)
         return super().as_arguments(builder, passed)
 
     def from_arguments(self, builder: Any, args: Any) -> Any:
-        """Return the values of the arguments of a function."""
         values = super().from_arguments(builder, args)
         for index, first in self._first_of.items():
             values[index] = builder.insert_value(values[first], values[index], BASE_PART)
@@ -172,7 +166,6 @@ class RecordAttributes(AttributeTemplate):
     key = RecordType
 
     def generic_resolve(self, kind: RecordType, attribute: str) -> types.Type | None:
-        """Return an attribute's type."""
         return kind.type_of(attribute)
 
 
@@ -240,7 +233,6 @@ class RecordTruth(AbstractTemplate):
     """Truth of records."""
 
     def generic(self, args: Any, kws: Any) -> Any:
-        """Return the signature for a record."""
         return signature(types.boolean, *args) if isinstance(args[0], RecordType) else None
 
 
@@ -257,7 +249,6 @@ class RecordEquality(AbstractTemplate):
     """Equality of records: the same base."""
 
     def generic(self, args: Any, kws: Any) -> Any:
-        """Return the signature for two records."""
         return signature(types.boolean, *args) if all(isinstance(kind, RecordType) for kind in args) else None
 
 
@@ -291,7 +282,6 @@ class RecordClassAttributes(AttributeTemplate):
     key = RecordClassType
 
     def resolve_WORDS(self, kind: RecordClassType) -> types.Type:
-        """Return the type of a record's number of words."""
         return _I64
 
 

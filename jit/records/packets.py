@@ -35,5 +35,4 @@ argument_of = BitField(42, 22, "the cumulative point, or the piggyback value of 
 
 @njit
 def body_of(flow: int, sequence: int, argument: int) -> int:
-    """Return the body of a packet."""
     return flow | (sequence << 20) | (argument << 42)

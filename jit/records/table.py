@@ -152,7 +152,6 @@ class Pointer(Entry):
 
 
 def first_word(record: Any, index: int) -> int:
-    """Return the index of the first word of one of a flow's bitmaps."""
     return cast(int, record.bitmaps.base + index * record.bitmap_words)
 
 

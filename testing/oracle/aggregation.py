@@ -104,7 +104,6 @@ class AggregationGroup:
         )
 
     def members_of(self, position: int, packet: Packet) -> set[int]:
-        """Return the members that a packet represents."""
         if packet.all:
             return set(range(self.size))
         leaf = self.leaf_of[position]

@@ -94,7 +94,6 @@ def following_letters(case: Case, by: int) -> list[int]:
 
 
 def members(case: Case, fan: int) -> list[int]:
-    """Return the letters of an aggregation group."""
     return [number for number, letter in enumerate(case.letters) if letter.fan == fan]
 
 

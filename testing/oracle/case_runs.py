@@ -124,7 +124,6 @@ def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None, compile
 
 
 def _change(control: NetworkControl, change: NetworkChange, now: Ps) -> None:
-    """Apply a change to the engine."""
     act = getattr(control, change.what)
     if change.what == "reroute":
         act(build_routing(control.network, change.target))
@@ -137,7 +136,6 @@ def _change(control: NetworkControl, change: NetworkChange, now: Ps) -> None:
 
 
 def outcome_of(fabric: Fabric, arrivals: list[DeliveredMessage]) -> Outcome:
-    """Return the outcome of a fabric at the end of a run."""
     fabric.close()
     tables = fabric.finish()
     missing = missing_packets(tables)

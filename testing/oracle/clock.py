@@ -36,7 +36,6 @@ class Clock:
 
     @property
     def now(self) -> int:
-        """Picoseconds."""
         return int(self.env.now)
 
     def at(self, time: int, phase: int, key: int, action: Callable[[], None]) -> None:
@@ -93,7 +92,6 @@ class Link:
         return -(-size * self.speed // 65536)
 
     def send(self, packet: Packet) -> None:
-        """Start a transmission now."""
         assert not self.busy
         self.busy = True
         end = self.clock.now + self.duration(packet.size)

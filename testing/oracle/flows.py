@@ -201,7 +201,6 @@ class Flow:
         return self.sender.piggyback
 
     def clear_stamps(self, piggyback: int) -> None:
-        """Clear the slot of a packet that leaves."""
         if self.slots:
             self._slot(piggyback).hops = 0
 
@@ -215,7 +214,6 @@ class Flow:
         slot.hops += 1
 
     def _slot(self, piggyback: int) -> Stamps:
-        """Return the slot of a packet."""
         return Stamps(self.memory, self.stamps + piggyback % self.slots * Stamps.WORDS)
 
     def on_wire(self, reply: int) -> int:
@@ -267,7 +265,6 @@ class PairGroup:
         return self.pair.next_start
 
     def sent(self, now: int, nbytes: int) -> None:
-        """Record that a packet of the pair has started."""
         gap = self.pair.gap
         if gap:
             self.pair.next_start = now + -(-nbytes * gap // 65536)

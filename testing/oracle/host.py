@@ -128,7 +128,6 @@ class OracleHost:
                 self._take_turn(turns)
 
     def _send_queued(self, packet: Packet) -> None:
-        """Send a packet that has waited."""
         self.link.send(packet)
         if packet.kind in (DATA, PROBE):
             flow = self.flows[packet.flow].stream or self.flows[packet.flow]
@@ -168,7 +167,6 @@ class OracleHost:
             self.link.send(packet)
 
     def _defer(self, flow: Flow | PairGroup, order: int) -> None:
-        """Defer a flow or group until the time in `not_before`."""
         flow.resting = True
         self.timers.set(flow.not_before, order << 2 | RELEASE, partial(self._release, flow))
 
@@ -304,7 +302,6 @@ class OracleHost:
     # --- stopping -----------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop the host; the packet in transmission still leaves."""
         self.timers.stop()
 
     def resume(self) -> None:

@@ -134,7 +134,6 @@ class Oracle:
         return computed if configured is None else configured
 
     def _protocol(self, transport: int, src: int, dst: int) -> Protocol:
-        """Return the transport with its parameters for a flow from one host to another."""
         owner, table = self.owners[transport], self.tables[transport]
         out = self._one_way_ps(src, dst, table.payload + owner.data_overhead)
         rtt, speed = out + self._one_way_ps(dst, src, owner.control_bytes), self.line_speed[src]
@@ -214,7 +213,6 @@ class Oracle:
         host.schedule_start(self.flows[-1], time)
 
     def _fan(self, number: int, message: int) -> tuple[AggregationGroup, int]:
-        """Return the aggregation group of a letter, and its index in it."""
         group = members(self.case, number)
         if number not in self.fans:
             letters = [self.case.letters[member] for member in group]
@@ -279,32 +277,26 @@ class Oracle:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def cut(self, link: int, _: None) -> None:
-        """Cut a directed link, which then loses everything."""
         if not self.links[link].down:
             self.links[link].down = True
             self.ports[link ^ 1].cut_incoming()
 
     def mend(self, link: int, _: None) -> None:
-        """Repair a link."""
         if self.links[link].down:
             self.links[link].down = False
             self.ports[link ^ 1].deaf = False
             self.ports[link].repeat()
 
     def set_rate(self, link: int, rate: int) -> None:
-        """Set the rate of a link."""
         self.links[link].set_rate(rate)
 
     def set_loss(self, link: int, loss: float) -> None:
-        """Set the loss probability of a link."""
         self.links[link].set_loss(loss)
 
     def stop_host(self, host: int, _: None) -> None:
-        """Stop a host."""
         self.hosts[host].stop()
 
     def resume_host(self, host: int, _: None) -> None:
-        """Resume a host."""
         self.hosts[host].resume()
 
     def reroute(self, without: Sequence[int], _: None) -> None:

@@ -49,7 +49,6 @@ class Packet:
         return self.argument if self.kind == DATA else 0
 
     def with_mark(self) -> Packet:
-        """Return the packet with the congestion mark set."""
         return replace(self, ce=True)
 
     def as_words(self) -> tuple[int, int]:

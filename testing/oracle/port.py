@@ -59,7 +59,6 @@ class OraclePort:
         return sum(packet.size for queue in queues for packet, _ in queue)
 
     def class_of(self, packet: Packet) -> int:
-        """Return the queue of a packet."""
         return min(packet.priority, len(self.queues) - 1)
 
     # --- coming in ----------------------------------------------------------------------------------------------
@@ -102,7 +101,6 @@ class OraclePort:
         self.enqueue(c, packet, came_by)
 
     def enqueue(self, c: int, packet: Packet, came_by: int) -> None:
-        """Add a packet to its queue."""
         self.queues[c].append((packet, came_by))
         self.peak = max(self.peak, self.waiting(self.queues))
         self.buffer.after_enqueue(came_by, c)
@@ -157,12 +155,10 @@ class OraclePort:
         return verdict
 
     def test(self) -> int:
-        """Return a random number."""
         self.tests += 1
         return int(draw.py_func(self.key, self.tests - 1))
 
     def is_to_be_trimmed(self, c: int, packet: Packet) -> bool:
-        """Return True if a packet has to be trimmed to its header."""
         limit = self.table.trim_threshold
         if limit is None or packet.kind != DATA or packet.trimmed or packet.size <= self.table.trim_size:
             return False
@@ -226,12 +222,10 @@ class OraclePort:
             self.next_turn()
 
     def next_turn(self) -> None:
-        """Move to the next class of the deficit round robin."""
         self.turn = (self.turn + 1) % len(self.queues)
         self.granted = False
 
     def send_from(self, c: int) -> None:
-        """Send the first packet of a class."""
         queue = self.queues[c]
         first = 0
         if self.table.shortest_first:
@@ -245,7 +239,6 @@ class OraclePort:
         self.buffer.after_dequeue(came_by, c)
 
     def send(self, packet: Packet) -> None:
-        """Send a packet, with a stamp of this port's state."""
         if packet.kind == DATA:
             flow = self.flows[packet.flow]
             link = self.link
@@ -261,7 +254,6 @@ class OraclePort:
             self.send_pause()
 
     def send_pause(self) -> None:
-        """Send a pause frame with the classes to stop."""
         self.signal = False
         classes = sum(1 << c for c in self.wanted)
         self.link.send(Packet(-1, PAUSE, 0, PAUSE_BYTES, 0, False, 0, argument=classes))
@@ -293,7 +285,6 @@ class OraclePort:
             self.serve()
 
     def refuse(self, packet: Packet) -> None:
-        """Drop a packet that the switch has no route for."""
         self.no_route += 1
         self._drop(packet, "no_route")
 
@@ -320,11 +311,9 @@ class Buffer:
         self.hysteresis = table.pfc_hysteresis or 2 * longest
 
     def used(self) -> int:
-        """Return the bytes in the queues of all ports."""
         return sum(port.waiting(port.queues) for port in self.ports.values())
 
     def pausable(self, c: int) -> bool:
-        """Return True if a class has flow control."""
         return self.table.pfc and (self.table.pfc_classes is None or c in self.table.pfc_classes)
 
     def queued_bytes(self, came_by: int, c: int) -> int:

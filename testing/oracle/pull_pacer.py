@@ -30,7 +30,6 @@ class PullPacer:
             self._wanting.append(flow)
 
     def _pull(self) -> None:
-        """Send the next pull."""
         while self._wanting and not self._wanting[0].receiver.queued_pulls:
             self._wanting.popleft()
         if not self._wanting:

@@ -42,7 +42,6 @@ class Receivers:
         self.latest: dict[Flow, tuple[Flow, Packet]] = {}  # the last data packet of each flow or connection
 
     def take(self, flow: Flow, packet: Packet) -> None:
-        """Receive a data packet or a probe of a flow."""
         before = flow.receiver.is_done
         if packet.kind == DATA and not packet.trimmed:
             size = flow.payload_of(packet.sequence)
@@ -94,7 +93,6 @@ class Receivers:
         return reply
 
     def _record_arrivals(self, done: list[Flow]) -> None:
-        """Record the arrival of messages."""
         now = self.timers.now
         for flow in done:
             self.log.arrivals.append(DeliveredMessage(now, flow.number, flow.receiver.received_bytes, flow.missing()))

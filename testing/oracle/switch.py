@@ -53,7 +53,6 @@ class OracleSwitch:
         self.ports = self.buffer.ports
 
     def receive(self, packet: Packet, link: int) -> None:
-        """Receive a packet."""
         if packet.kind == PAUSE:
             self.ports[link ^ 1].pause(packet.argument)
             return
@@ -74,7 +73,6 @@ class OracleSwitch:
         self._route(packet, link)
 
     def _route(self, packet: Packet, link: int) -> None:
-        """Forward a packet to one of its next hops, if there are any."""
         ways = self.ways(packet.dst)
         if not ways:
             self.ports[min(self.ports)].refuse(packet)

@@ -21,11 +21,9 @@ class Timers:
 
     @property
     def now(self) -> int:
-        """Picoseconds."""
         return self.clock.now
 
     def set(self, time: int, key: int, action: Callable[[], None]) -> None:
-        """Schedule `action` at `time`."""
 
         def expire() -> None:
             if self.still:

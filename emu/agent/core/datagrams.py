@@ -107,13 +107,11 @@ def receive(incoming: IncomingDatagrams, file: int) -> int:
 
 @njit
 def data_of(incoming: IncomingDatagrams, slot: int) -> int:
-    """Return the address of a datagram's bytes."""
     return incoming.data + slot * incoming.slot_bytes
 
 
 @njit
 def length_of(incoming: IncomingDatagrams, slot: int) -> int:
-    """Return the length of a datagram in bytes."""
     return calls.half(incoming.messages + slot * MESSAGE_BYTES + LENGTH_AT)
 
 
@@ -131,5 +129,4 @@ def address_of(incoming: IncomingDatagrams, slot: int) -> int:
 
 @njit
 def tos_at(incoming: IncomingDatagrams, slot: int) -> int:
-    """Return the address of a datagram's TOS byte."""
     return incoming.controls + slot * CONTROL_SPACE + TOS_AT

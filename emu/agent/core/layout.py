@@ -120,13 +120,11 @@ RECEIVER_WORDS = ReceivingFlow.WORDS + Receiver.WORDS
 
 @njit
 def sender_of(flow: NicFlow) -> Sender:
-    """Return the transport's record of a flow."""
     return Sender(flow, flow.base + NicFlow.WORDS)
 
 
 @njit
 def receiver_of(flow: ReceivingFlow) -> Receiver:
-    """Return the transport's record of a receiver."""
     return Receiver(flow, flow.base + ReceivingFlow.WORDS)
 
 
@@ -292,5 +290,4 @@ READY = Agent.ready.offset
 
 @njit
 def ready_list(agent: Agent, number: int) -> ReadyList:
-    """Return the list of a class."""
     return ReadyList(agent, agent.base + READY + number * ReadyList.WORDS)

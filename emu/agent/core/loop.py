@@ -78,7 +78,6 @@ def poll_files(agent: Agent) -> int:
 
 @njit
 def serve_file(agent: Agent, file: int, events: int) -> None:
-    """Serve a file that is ready."""
     kind = agent.files[file] if file < agent.file_count else 0
     if kind == at.FILE_TIMER:
         return
@@ -144,7 +143,6 @@ def fire_timers(agent: Agent) -> bool:
 
 @njit
 def fire_first(agent: Agent, time: int) -> None:
-    """Fire the first timer of the heap."""
     entry = agent.timers
     ahead, flow = entry.order & 1, entry.flow
     pop_timer(agent)

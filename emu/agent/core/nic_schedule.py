@@ -25,19 +25,16 @@ RESOLUTION = 1000
 
 @njit
 def turn_of(flow: NicFlow | NicGroup) -> Turn:
-    """Return a flow or group as one that takes turns."""
     return Turn(flow, flow.base)
 
 
 @njit
 def flow_of(turn: Turn) -> NicFlow:
-    """Return a turn, which is no group, as a flow."""
     return NicFlow(turn, turn.base)
 
 
 @njit
 def group_of(turn: Turn) -> NicGroup:
-    """Return a turn, which is a group, as such."""
     return NicGroup(turn, turn.base)
 
 
@@ -140,7 +137,6 @@ def update(agent: Agent, flow: NicFlow) -> None:
 
 @njit
 def fire_flow_timer(agent: Agent, flow: NicFlow) -> None:
-    """Handle the timer of a flow."""
     flow.timer_number = 0
     sender = sender_of(flow)
     if sender.is_done or sender.timer == 0:
@@ -178,7 +174,6 @@ def occupy(agent: Agent, nbytes: int, count: int) -> None:
 
 @njit
 def line_time(agent: Agent, nbytes: int) -> int:
-    """Return the picoseconds that `nbytes` take on the line."""
     return (nbytes * agent.ps_per_byte + 0xFFFF) >> 16
 
 
@@ -201,7 +196,6 @@ def serve(agent: Agent) -> None:
 
 @njit
 def flush_outgoing(agent: Agent) -> None:
-    """Pass all datagrams to the kernel."""
     outgoing = agent.outgoing
     if flush(outgoing):
         fail(agent, at.FAILED_CALL, outgoing.error)
@@ -299,7 +293,6 @@ def is_in_nic(agent: Agent, now: int) -> bool:
 
 @njit
 def continue_after_departure(agent: Agent) -> None:
-    """Continue after a packet has left the NIC."""
     was_full = agent.is_nic_full
     if agent.nic_file and not is_in_nic(agent, clock(agent) * 1000) and was_full:
         serve(agent)

@@ -48,7 +48,6 @@ def take(agent: Agent, file: int) -> int:
 
 @njit
 def read_data(agent: Agent) -> None:
-    """Handle incoming data packets."""
     for _ in range(BATCHES):
         count = take(agent, agent.data_file)
         if count == 0:
@@ -69,7 +68,6 @@ def read_data(agent: Agent) -> None:
 
 @njit
 def deliver(agent: Agent) -> None:
-    """Deliver the messages completed by the batch."""
     flow = agent.first_complete
     agent.first_complete = 0
     while flow and agent.failure == 0:
@@ -91,7 +89,6 @@ def complete(agent: Agent, flow: ReceivingFlow) -> None:
 
 @njit
 def take_data(agent: Agent, slot: int, now: int) -> None:
-    """Handle a datagram on the data socket."""
     incoming = agent.incoming
     if length_of(incoming, slot) < GRADWIRE:  # the rest of the slot is from an earlier datagram
         agent.invalid_count += 1
@@ -140,7 +137,6 @@ def is_data(agent: Agent, flow: ReceivingFlow, slot: int, length: int, sequence:
 
 @njit
 def read_answers(agent: Agent, file: int) -> None:
-    """Handle incoming answers."""
     for _ in range(BATCHES):
         count = take(agent, file)
         now = clock(agent) * 1000
@@ -155,7 +151,6 @@ def read_answers(agent: Agent, file: int) -> None:
 
 @njit
 def take_answer(agent: Agent, slot: int, now: int) -> None:
-    """Handle a datagram on a socket for answers."""
     incoming = agent.incoming
     if length_of(incoming, slot) < GRADWIRE:
         agent.invalid_count += 1

@@ -19,7 +19,6 @@ from gradwire.scenarios.wire import MIN_FRAME, UDP_OVERHEAD
 def append_datagram(
     agent: Agent, file: int, name: int, tos: int, first: int, second: int, payload: int, length: int, fill: int
 ) -> None:
-    """Append a datagram to the outgoing ones."""
     outgoing = agent.outgoing
     if add(outgoing, file, name, tos, first, second, payload, length, fill):
         fail(agent, at.FAILED_CALL, outgoing.error)
@@ -27,7 +26,6 @@ def append_datagram(
 
 @njit
 def is_important(flow: NicFlow, sequence: int) -> int:
-    """Return 1 if a packet is tagged important."""
     sender = sender_of(flow)
     return sender.tags if sender.tags <= 1 else bit(sender.tag_bits, sequence)
 

@@ -61,7 +61,6 @@ def set_timer_of(agent: Agent, time_ns: int, flow: NicFlow) -> int:
 
 @njit
 def pop_timer(agent: Agent) -> None:
-    """Remove the first timer."""
     pop(agent.timers, agent.timer_count)
     agent.timer_count -= 1
 
@@ -80,7 +79,6 @@ def first_timer(agent: Agent) -> int:
 
 @njit
 def record_lateness(agent: Agent, late_ns: int) -> None:
-    """Record the lateness of a timer."""
     if agent.lateness_count == agent.lateness_capacity:
         ask(agent, at.ASK_SPACE, 0, 0, 0, 0)
         if agent.failure:

@@ -46,7 +46,6 @@ class CheckSums:
     received: dict[int, Sums] = field(default_factory=dict)
 
     def update(self, other: CheckSums) -> None:
-        """Merge the check sums of another host."""
         self.sent.update(other.sent)
         self.received.update(other.received)
 
@@ -115,11 +114,9 @@ class Contents:
             del self._incoming[message]
 
     def message_finished(self, message: int) -> None:
-        """Release the buffer of a finished message from here."""
         self._outgoing.pop(message, None)
 
     def buffer_bytes(self) -> int:
-        """Return the bytes of all buffers."""
         buffers = {id(each.obj): each.nbytes for each in self._outgoing.values() if each.obj is not self._pattern.obj}
         for data, _ in self._made.values():
             buffers[id(data.obj)] = data.nbytes

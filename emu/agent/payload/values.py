@@ -64,5 +64,4 @@ ValueSource = GivenValues | Magnitudes
 
 
 def values_of(folder: str | Path) -> ValueSource:
-    """Return the values stored in a folder, of either kind."""
     return GivenValues(folder) if (Path(folder) / GIVEN).exists() else Magnitudes(folder)

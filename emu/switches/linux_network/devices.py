@@ -150,7 +150,6 @@ def without_offloads(spaces: Namespaces, name: str, devices: Iterable[str]) -> N
 
 
 def _ethtool(any_socket: socket.socket, device: str, command: int, value: int) -> int:
-    """Make one ioctl request of ethtool; return the resulting value."""
     words = array("I", [command, value])
     request = struct.pack("16sP", device.encode(), words.buffer_info()[0])
     try:

@@ -136,7 +136,6 @@ class KernelSwitch(SwitchBackend):
         self.spaces.close()
 
     def run(self, node: int, command: Sequence[str]) -> str:
-        """Run a command in the namespace of a node; return its output."""
         with inside(self.spaces[namespace_name(node)]):
             return run_tool(command)
 

@@ -111,12 +111,10 @@ def dscp_filters(plan: TestbedPlan, port: Port) -> list[str]:
 
 
 def dscp_queries(ports: Sequence[Port]) -> list[str]:
-    """Return the `tc` queries for `check_dscp_filters`."""
     return [f"filter show dev {port.device} parent 2:" for port in ports]
 
 
 def check_dscp_filters(plan: TestbedPlan, ports: Sequence[Port], answers: Sequence[Any]) -> None:
-    """Compare the filters of ports of one node with `dscp_filters`."""
     expected = sorted(class_of(queue) for queue in range(plan.queues.count))
     for port, filters in zip(ports, answers, strict=True):
         flows = sorted(entry["options"]["flowid"] for entry in filters if "flowid" in entry.get("options", {}))

@@ -31,7 +31,6 @@ def _hop(port: int) -> str:
 
 
 def _egress_ports(plan: TestbedPlan, node: int) -> dict[int, Sequence[int]]:
-    """Return the egress ports of a switch towards every host."""
     return {host: ports for (switch, host), ports in sorted(plan.routes.items()) if switch == node and ports}
 
 
@@ -40,7 +39,6 @@ def max_next_hops(plan: TestbedPlan, node: int) -> int:
 
 
 def route_lines(plan: TestbedPlan, node: int, chooser: str) -> list[str]:
-    """Return the `ip` lines of a switch."""
     lines = []
     most_hops = 0
     for host, ports in _egress_ports(plan, node).items():
@@ -81,7 +79,6 @@ def nft_text(plan: TestbedPlan, node: int) -> str:
 
 
 def queries(plan: TestbedPlan, node: int) -> tuple[str, ...]:
-    """Return the `ip` queries for `check_node`."""
     return ("route show",) if node < plan.host_count else ("route show table all", "rule show")
 
 

@@ -69,6 +69,5 @@ class SwitchCaptureFiles:
 
 
 def stop_recording(fabric: Fabric) -> None:
-    """Stop recording in the rules."""
     fabric.state.ports[:, PortRow.taps.offset] = 0
     fabric.state.network.taps_per_packet = 0

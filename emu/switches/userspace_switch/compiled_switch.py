@@ -22,7 +22,6 @@ def core() -> code_cache.Natives:
 
 @cache
 def work() -> CompileTask:
-    """Return the unit to compile."""
     from gradwire.emu.switches.userspace_switch import loop
     from gradwire.jit.engine_cache import CompileTask
     from gradwire.jit.fingerprint import digest_of, reachable_functions

@@ -26,7 +26,6 @@ def is_needed(plan: TestbedPlan) -> bool:
 
 
 def missing_features(kernel: KernelFeatures | None) -> list[str]:
-    """Return the names of required kernel features that are missing."""
     if kernel is None:
         return ["an unknown kernel feature (kernel not probed)"]
     return [name for kind, name in NEEDED if not kernel.has(kind, name)]

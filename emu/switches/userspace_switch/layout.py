@@ -253,12 +253,10 @@ class SwitchMemory(NamedTuple):
 
     @property
     def address(self) -> int:
-        """Return the argument of compiled functions."""
         return int(self.words.ctypes.data)
 
     @property
     def network(self) -> SwitchedNetwork:
-        """Return the single words as a record."""
         return SwitchedNetwork(self.words.data, 0)
 
 

@@ -89,7 +89,6 @@ class UserspaceSwitch(SwitchBackend):
         return self._namespaces[host]
 
     def start(self) -> None:
-        """Fork the process."""
         self._control, child_end = Pipe()
         self.process = fork(lambda: process.run_process(self.plan, self._devices, child_end))
         child_end.close()
@@ -125,7 +124,6 @@ class UserspaceSwitch(SwitchBackend):
         self._request("set_loss", port, round(probability * (1 << 32)))
 
     def lateness(self) -> process.Lateness:
-        """Return the lateness of deliveries so far."""
         lateness: process.Lateness = self._request("lateness")
         return lateness
 
@@ -230,7 +228,6 @@ class UserspaceSwitch(SwitchBackend):
             time.sleep(0.001)
 
     def _request(self, *question: object) -> Any:
-        """Send a request, if any, and return the next answer."""
         if self._control is None:
             raise TestbedError("not running", "userspace switch", usage=False)
         try:

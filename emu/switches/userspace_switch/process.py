@@ -56,7 +56,6 @@ class Lateness:
 
     @property
     def count(self) -> int:
-        """Return the number of deliveries."""
         return sum(self.buckets)
 
     def count_later_than(self, time_ns: int) -> int:
@@ -116,7 +115,6 @@ class SwitchProcess:
         self.going = True
 
     def run(self) -> None:
-        """Run until the parent has closed the connection."""
         loop, serve = self.loop, compiled_switch.core()["serve"]
         while self.going:
             reason = serve(self.fabric.state.address)
@@ -129,7 +127,6 @@ class SwitchProcess:
                 raise OSError(number, os.strerror(number))
 
     def make_room(self) -> None:
-        """Make space for packets or captures."""
         try:
             drained = self.taps is not None and self.taps.drain()
         except OSError as error:  # reported when captures end
@@ -169,7 +166,6 @@ class SwitchProcess:
             state.observed[:] = 0
 
     def counts(self) -> array[int]:
-        """Return the counters of all ports."""
         return self.fabric.counters()
 
     def drops(self, begin: int) -> tuple[int, list[tuple[Any, ...]]]:
@@ -181,13 +177,11 @@ class SwitchProcess:
         PortRow(self.fabric.state.ports[port], 0).loss_odds = odds
 
     def lateness(self) -> Lateness:
-        """Return the lateness of deliveries so far."""
         state, network = self.fabric.state, self.fabric.state.network
         figures = network.worst_ns, network.refused, network.answers, network.answered_late_ns
         return Lateness(state.lateness.tolist(), *figures)
 
     def reply(self) -> None:
-        """Answer a request of the parent."""
         try:
             name, *arguments = self.control.recv()
         except (EOFError, OSError):

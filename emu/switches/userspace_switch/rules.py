@@ -49,13 +49,11 @@ PS_PER_BYTE_AT_1_BPS = 8_000_000_000_000
 
 @njit
 def packet_of(network: SwitchedNetwork, packet: int) -> PacketRow:
-    """Return the row of a packet."""
     return PacketRow(words_at(network.packets), packet * PacketRow.WORDS)
 
 
 @njit
 def frame_of(network: SwitchedNetwork, packet: int) -> Any:
-    """Return the bytes of a packet."""
     return bytes_at(network.frames + packet * network.frame_bytes)
 
 
@@ -84,7 +82,6 @@ def _first_arrival(network: SwitchedNetwork) -> ArrivalEntry:
 
 @njit
 def _add_event(network: SwitchedNetwork, time: int, order: int, packet: int) -> None:
-    """Add an event at a switch."""
     push(_first_event(network), network.event_count, time, order, packet)
     network.event_count += 1
 
@@ -174,7 +171,6 @@ def take(network: SwitchedNetwork) -> int:
 
 @njit
 def release(network: SwitchedNetwork, packet: int) -> None:
-    """Free a packet."""
     packet_of(network, packet).next = network.first_free
     network.first_free = packet
     network.free_count += 1
@@ -198,7 +194,6 @@ def _drop(network: SwitchedNetwork, port: int, packet: int, time: int, cause: in
 
 @njit
 def _tap(network: SwitchedNetwork, port: int, packet: int, time: int, is_incoming: int) -> None:
-    """Record a packet for a capture."""
     tap = TapRow(words_at(network.taps), network.tap_count * TapRow.WORDS)
     copy = bytes_at(network.tap_frames + network.tap_count * network.tap_bytes)
     frame = frame_of(network, packet)
