@@ -100,7 +100,7 @@ class Agent:
         self._waiting = bytearray()
         self._carriers: dict[int, Carrier] = {}
         self._arrivals: dict[int, Arrival] = {}
-        self._settled: dict[int, tuple[int, int]] = {}
+        self._settled: set[int] = set()
         self._pauses: list[tuple[int, int]] = []
         self._connecting = False
         self._last_status: Any = None
@@ -137,8 +137,8 @@ class Agent:
     def slowest(self, row: MessageRow) -> PsPerByte:
         return self._trips.slowest(row.src, row.dst)
 
-    def message_finished(self, message: int, sent_packets: int, retransmitted: int) -> None:
-        self._settled[message] = sent_packets, retransmitted
+    def message_finished(self, message: int) -> None:
+        self._settled.add(message)
         self._contents.message_finished(message)
         self._script.message_finished(message)
         self._send_changed_status()
@@ -315,7 +315,6 @@ class Agent:
             _column(starts.get(n, -1) for n in sent_numbers),
             _column(counts.get(n, (0, 0))[0] for n in sent_numbers),
             _column(counts.get(n, (0, 0))[1] for n in sent_numbers),
-            _column(n in self._settled for n in sent_numbers),
             _column(marks_sent.get(n, -1) for n in sent_numbers),
         )
         received = Received(

@@ -94,9 +94,8 @@ class CarrierHost(Protocol):
     def arrived(self, arrival: Arrival) -> None:
         """Record that a message to this host is complete (within its bound); its buffer no longer changes."""
 
-    def message_finished(self, message: int, sent_packets: int, retransmitted: int) -> None:
-        """Record that the sender has finished a message; called once. The counts may still grow by packets on their way
-        out; `Carrier.counts` has the final ones."""
+    def message_finished(self, message: int) -> None:
+        """Record that the sender has finished a message; called once."""
 
 
 Parts = Callable[..., tuple[Any, Any]]

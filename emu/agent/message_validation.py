@@ -48,7 +48,7 @@ def check_report(report: HostReport, node: int, program: Program) -> None:
     if report.node != node or not isinstance(sent, SentCounts) or not isinstance(received, Received):
         raise ForeignDataError("a report of another host, or an empty one")
     columns = [
-        [getattr(sent, name) for name in ("message", "start_ns", "sent_packets", "retransmitted", "settled", "marked")],
+        [getattr(sent, name) for name in ("message", "start_ns", "sent_packets", "retransmitted", "marked")],
         [getattr(received, name) for name in ("message", "end_ns", "received", "lost", "marked")],
     ]
     for block, ends in zip(columns, (rows.src, rows.dst), strict=True):

@@ -20,14 +20,13 @@ class SentCounts:
     """The messages sent by a host, in columns int64[n].
 
     start_ns : when the message was ready, -1 if it never was; sent_packets, retransmitted : as in the Result.
-    settled : 1 if the sender has finished it. marked : packets with a mark, if only the sender can tell; otherwise -1.
+    marked : packets with a mark, if only the sender can tell; otherwise -1.
     """
 
     message: Ints
     start_ns: Ints
     sent_packets: Ints
     retransmitted: Ints
-    settled: Ints
     marked: Ints
 
 

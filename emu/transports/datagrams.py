@@ -168,13 +168,10 @@ class DatagramCarrier(Carrier):
     def finish_message(self, sender: DatagramSender) -> None:
         self.endpoint.remove_sender(sender)
         sender.content, sender.nic_flow.content = memoryview(b""), 0
-        self.host.message_finished(sender.number, *self._count(sender))
-
-    def _count(self, sender: DatagramSender) -> tuple[int, int]:
-        return sender.sent, sender.sent - sender.probes - sender.new
+        self.host.message_finished(sender.number)
 
     def counts(self) -> dict[int, tuple[int, int]]:
-        return {sender.number: self._count(sender) for sender in self._sent}
+        return {s.number: (s.sent, s.sent - s.probes - s.new) for s in self._sent}
 
     def marks(self) -> dict[int, int]:
         return {number: receiver.marked_packets for number, receiver in self._receivers()}

@@ -309,7 +309,7 @@ class Tcp(Carrier):
         if self.fresh and self._messages:
             self._links.pop(message).close()
             self._open_next()
-        self.host.message_finished(message, counts[0], counts[1])
+        self.host.message_finished(message)
 
     def _all_counts(self) -> dict[int, tuple[int, ...]]:
         counts = dict(self._counts)

@@ -214,7 +214,7 @@ def report(draw: random.Random) -> HostReport:
         {int(n): np.arange(5, dtype=np.uint32) for n in out}, {int(n): np.arange(5, dtype=np.uint32) for n in into}
     )
     return HostReport(
-        0, SentCounts(out, *(out * 0 + draw.randrange(1 << 40) for _ in range(5))), Received(into, got * 7, got, 5000 - got, got * 0, have),
+        0, SentCounts(out, *(out * 0 + draw.randrange(1 << 40) for _ in range(4))), Received(into, got * 7, got, 5000 - got, got * 0, have),
         [IterationRow(0, 0, n, *range(6)) for n in range(draw.randrange(3))], sums, {"timers": 3, "max_ns": 5}, 0, 0, ["a note"],
     )  # fmt: skip
 

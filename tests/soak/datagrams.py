@@ -91,7 +91,7 @@ class Busy:
     def arrived(self, arrival: Arrival) -> None:
         self.arrivals.append(arrival)
 
-    def message_finished(self, message: int, sent_packets: int, retransmitted: int) -> None:
+    def message_finished(self, message: int) -> None:
         self.over.append(message)
 
     def go_round(self) -> None:
