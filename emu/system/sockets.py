@@ -7,7 +7,6 @@ The structures of a call are laid out once, in arenas of bytes at fixed addresse
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -16,7 +15,8 @@ import sys
 from typing import Final
 
 from gradwire.emu.agent import compiled_agent
-from gradwire.emu.agent.core.layout import IncomingDatagrams, OutgoingDatagrams
+from gradwire.emu.agent.core import datagrams as at
+from gradwire.emu.agent.core.layout import IncomingDatagrams, MessageHeader, OutgoingDatagrams, Vectors
 from gradwire.emu.agent.shared_words import WordBlock
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.wire.header import HEADER
@@ -26,29 +26,11 @@ SO_RCVBUFFORCE: Final = 33
 SO_SNDBUFFORCE: Final = 32
 SO_MEMINFO: Final = 55
 MEMINFO_DROPS: Final = 8
-MESSAGE: Final = struct.Struct("=QI4xQQQQi4xI4x")
-"""struct mmsghdr: name, its length, vectors, their count, control, its length, flags; bytes received"""
-VECTORS: Final = struct.Struct("=QQQQ")
 CONTROL: Final = struct.Struct("=QiiB7x")
 """struct cmsghdr and a TOS byte, as large as CMSG_SPACE(1)"""
-LENGTH: Final = MESSAGE.size // 4
-LENGTH_AT: Final = 56 // 4
-ADDRESS: Final = 16 // 4
-ADDRESS_AT: Final = 1  # behind family and port
-CONTROL_ROOM: Final = 64
-TOS_AT: Final = 16
-HEADER_SPACE: Final = 32
 HEADER_WORDS: Final = struct.Struct(">qq")
 SEND_WAIT_MS: Final = 1000
 BUFFER_BYTES: Final = 16 << 20
-
-Arena = "ctypes.Array[ctypes.c_char]"
-
-
-def _arena(size: int) -> tuple[memoryview, int]:
-    """Return zeroed bytes at a fixed address: (memoryview, address)."""
-    buffer = ctypes.create_string_buffer(size)
-    return memoryview(buffer).cast("B"), ctypes.addressof(buffer)
 
 
 def socket_address(host: str, port: int) -> bytes:
@@ -118,22 +100,21 @@ class Sender:
     def __init__(self, slots: int = 64, wait_ms: int = SEND_WAIT_MS) -> None:
         core = compiled_agent.core()
         self._add, self._flush = core["add"], core["flush"]
-        messages, messages_at = _arena(slots * MESSAGE.size)
-        vectors, vectors_at = _arena(slots * VECTORS.size)
-        headers, headers_at = _arena(slots * HEADER_SPACE)
-        controls, controls_at = _arena(256 * CONTROL.size)
+        messages, vectors = WordBlock(slots * MessageHeader.WORDS), WordBlock(slots * Vectors.WORDS)
+        headers, controls = WordBlock(slots * at.HEADER_SPACE // 8), WordBlock(256 * CONTROL.size // 8)
         for tos in range(256):
-            CONTROL.pack_into(controls, tos * CONTROL.size, 17, socket.IPPROTO_IP, socket.IP_TOS, tos)
+            CONTROL.pack_into(controls.words, tos * CONTROL.size, 17, socket.IPPROTO_IP, socket.IP_TOS, tos)
         for slot in range(slots):  # constant parts of all datagrams
-            VECTORS.pack_into(vectors, slot * VECTORS.size, headers_at + slot * HEADER_SPACE, 0, 0, 0)
-            at_vectors = vectors_at + slot * VECTORS.size
-            MESSAGE.pack_into(messages, slot * MESSAGE.size, 0, 16, at_vectors, 0, 0, CONTROL.size, 0, 0)
+            Vectors(vectors.words, slot * Vectors.WORDS).header = headers.address + slot * at.HEADER_SPACE
+            message = MessageHeader(messages.words, slot * MessageHeader.WORDS)
+            message.name_bytes, message.control_bytes = at.NAME_BYTES, CONTROL.size
+            message.vectors = vectors.address + slot * 8 * Vectors.WORDS
         self._files, self._poll, self._block = WordBlock(slots), WordBlock(1), WordBlock(OutgoingDatagrams.WORDS)
         self._arenas = messages, vectors, headers, controls
         self.index = self._block.index
         self._batch = batch = OutgoingDatagrams(self._block.words, 0)
-        batch.messages, batch.vectors = messages_at, vectors_at
-        batch.headers, batch.controls = headers_at, controls_at
+        batch.messages, batch.vectors = messages.address, vectors.address
+        batch.headers, batch.controls = headers.address, controls.address
         batch.files, batch.slots = self._files.address, slots
         batch.poll, batch.wait_ms = self._poll.address, wait_ms
 
@@ -174,44 +155,28 @@ class Sender:
 
 
 class Receiver:
-    """Incoming datagrams, valid until the next `receive`; the parts read per packet are words at fixed positions.
-
-    index : of its record (`gradwire.emu.agent.core.layout.IncomingDatagrams`), for compiled code.
-    data : of datagram i, `lengths[LENGTH * i + LENGTH_AT]` bytes, header included, from `i * room` on.
-    addresses : the IPv4 source address is `addresses[ADDRESS * i + ADDRESS_AT]`, as in `address_word`.
-    control : the TOS byte is `control[CONTROL_ROOM * i + TOS_AT]`.
-    """
+    """Incoming datagrams, valid until the next `receive`. index : of its record. data : from `i * room` on, of datagram
+    i, with its header."""
 
     def __init__(self, largest: int, slots: int = 128) -> None:
         self._receive = compiled_agent.core()["receive"]
         self.room = -(-max(largest, 64) // 64) * 64
-        self.data, data_at = _arena(slots * self.room)
-        self._names, self._names_at = _arena(slots * 16)
-        self.control, control_at = _arena(slots * CONTROL_ROOM)
-        vectors, vectors_at = _arena(slots * 16)
-        self._messages, messages_at = _arena(slots * MESSAGE.size)
+        data, self._vectors = WordBlock(slots * self.room // 8), WordBlock(2 * slots)
+        self._names, self._controls = WordBlock(slots * at.NAME_BYTES // 8), WordBlock(slots * at.CONTROL_SPACE // 8)
+        self._messages = WordBlock(slots * MessageHeader.WORDS)
+        self.data = data.words.cast("B")
         for slot in range(slots):
-            struct.pack_into("=QQ", vectors, slot * 16, data_at + slot * self.room, self.room)
-            MESSAGE.pack_into(
-                self._messages,
-                slot * 64,
-                self._names_at + slot * 16,
-                16,
-                vectors_at + slot * 16,
-                1,
-                control_at + slot * CONTROL_ROOM,
-                CONTROL_ROOM,
-                0,
-                0,
-            )
-        self._vectors = vectors
-        self.lengths = self._messages.cast("I")
-        self.addresses = self._names.cast("I")
+            self._vectors.words[2 * slot] = data.address + slot * self.room
+            self._vectors.words[2 * slot + 1] = self.room
+            message = self._message(slot)
+            message.name, message.name_bytes = self.name(slot), at.NAME_BYTES
+            message.vectors, message.vector_count = self._vectors.address + slot * 16, 1
+            message.control, message.control_bytes = self._controls.address + slot * at.CONTROL_SPACE, at.CONTROL_SPACE
         self._block = WordBlock(IncomingDatagrams.WORDS)
         self.index = self._block.index
         self._batch = batch = IncomingDatagrams(self._block.words, 0)
-        batch.messages, batch.data = messages_at, data_at
-        batch.names, batch.controls = self._names_at, control_at
+        batch.messages, batch.data = self._messages.address, data.address
+        batch.names, batch.controls = self._names.address, self._controls.address
         batch.slots, batch.slot_bytes = slots, self.room
 
     def receive(self, file: int) -> int:
@@ -222,10 +187,17 @@ class Receiver:
             raise OSError(code, f"recvmmsg: {os.strerror(code)}")
         return count
 
+    def _message(self, slot: int) -> MessageHeader:
+        return MessageHeader(self._messages.words, slot * MessageHeader.WORDS)
+
     def datagram(self, slot: int) -> memoryview:
         start = slot * self.room
-        return self.data[start : start + self.lengths[slot * LENGTH + LENGTH_AT]]
+        return self.data[start : start + (self._message(slot).length & 0xFFFFFFFF)]
 
     def name(self, slot: int) -> int:
         """Return the address of its source sockaddr_in, valid until the next `receive`."""
-        return self._names_at + slot * 16
+        return self._names.address + slot * at.NAME_BYTES
+
+    def source(self, slot: int) -> int:
+        """Return its IPv4 source address, as in `address_word`."""
+        return self._names.words[slot * at.NAME_BYTES // 8] >> 32 & 0xFFFFFFFF

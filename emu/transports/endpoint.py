@@ -188,8 +188,7 @@ class Endpoint:
         """Handle a packet for a message other than its data: a Probe, or an invalid one."""
         arrived, receiver = self._in, self.receivers[message]
         header = HEADER.unpack_from(arrived.data, slot * arrived.room)
-        source = arrived.addresses[slot * sockets.ADDRESS + sockets.ADDRESS_AT]
-        is_probe = header[4] & KIND == PROBE and source == receiver.flow.peer
+        is_probe = header[4] & KIND == PROBE and arrived.source(slot) == receiver.flow.peer
         carrier = self.carriers[receiver.row.transport]
         if not (is_probe and carrier.probed(receiver, header, arrived.name(slot), now)):
             self._agent.invalid_count += 1

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.backend_kind import PortCounts
@@ -47,23 +43,19 @@ class Fabric:
             for time, port, cause, important, *rest in rows
         ]
 
-    def counters(self) -> array[int]:
-        """Return all counters in the order that `port_counts` expects; fast, because the network stops meanwhile."""
+    def counters(self) -> tuple[at.Words, at.Words]:
+        """Return all counters for `port_counts`; fast, because the network stops meanwhile."""
         columns = [ClassRow.ENTRIES[name].offset for name in at.COUNTED]
-        per_class = self.state.classes[:, :, columns].transpose(0, 2, 1)
-        rest = self.state.ports[:, [entry.offset for entry in (PortRow.lost, PortRow.peak, PortRow.queued)]]
-        return array("q", np.concatenate([per_class.ravel(), rest.ravel()]).tobytes())
+        rest = [entry.offset for entry in (PortRow.lost, PortRow.peak, PortRow.queued)]
+        return self.state.classes[:, :, columns].transpose(0, 2, 1), self.state.ports[:, rest]
 
 
-def port_counts(plan: TestbedPlan, counters: Sequence[int]) -> list[PortCounts]:
+def port_counts(plan: TestbedPlan, counters: tuple[at.Words, at.Words]) -> list[PortCounts]:
     """Return the counts by port from `Fabric.counters`."""
     counts = []
-    width = at.CLASSES * len(at.COUNTED)
-    rest = width * len(plan.ports)
-    for port in plan.ports:
-        block = counters[width * port.number : width * (port.number + 1)]
-        columns = {name: list(block[at.CLASSES * i : at.CLASSES * (i + 1)]) for i, name in enumerate(at.COUNTED)}
-        lost, peak, waiting = counters[rest + 3 * port.number : rest + 3 * port.number + 3]
+    per_class, rest = (block.tolist() for block in counters)
+    for port, block, (lost, peak, waiting) in zip(plan.ports, per_class, rest, strict=True):
+        columns = dict(zip(at.COUNTED, block, strict=True))
         counts.append(
             PortCounts(
                 port.name,

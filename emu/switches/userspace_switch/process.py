@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import time
-from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from gradwire.emu.native import code_cache
 from gradwire.emu.native.calls import SHARE_NS
 from gradwire.emu.planning.plan import TestbedPlan
 from gradwire.emu.switches.userspace_switch import compiled_switch
-from gradwire.emu.switches.userspace_switch.layout import PortRow
+from gradwire.emu.switches.userspace_switch.layout import PortRow, Words
 from gradwire.emu.system.processes import new_timer
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ class SwitchProcess:
             state.lateness[:] = 0
             state.observed[:] = 0
 
-    def counts(self) -> array[int]:
+    def counts(self) -> tuple[Words, Words]:
         return self.fabric.counters()
 
     def drops(self, begin: int) -> tuple[int, list[tuple[Any, ...]]]:

@@ -9,14 +9,9 @@ import struct
 import numpy as np
 import pytest
 
+from gradwire.emu.agent.core.datagrams import CONTROL_SPACE, TOS_AT
 from gradwire.emu.switches.backend_kind import TestbedError
 from gradwire.emu.system.sockets import (
-    ADDRESS,
-    ADDRESS_AT,
-    CONTROL_ROOM,
-    LENGTH,
-    LENGTH_AT,
-    TOS_AT,
     Receiver,
     Sender,
     address_of,
@@ -48,10 +43,9 @@ class Pair:
         found = []
         while got := self.receiver.receive(self.there.fileno()):
             for slot in range(got):
-                start, length = slot * self.receiver.room, self.receiver.lengths[slot * LENGTH + LENGTH_AT]
-                assert self.receiver.addresses[slot * ADDRESS + ADDRESS_AT] == address_word(HOST)
-                tos = self.receiver.control[slot * CONTROL_ROOM + TOS_AT]
-                found.append((tos, bytes(self.receiver.data[start : start + length])))
+                assert self.receiver.source(slot) == address_word(HOST)
+                tos = self.receiver._controls.words[slot * CONTROL_SPACE // 8 + TOS_AT // 8] & 0xFF
+                found.append((tos, bytes(self.receiver.datagram(slot))))
         return found
 
     def close(self) -> None:
