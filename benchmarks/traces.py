@@ -116,7 +116,9 @@ def large_trace(iterations: int = LARGE_ITERATIONS, shapes: list[tuple[int, ...]
     from gradwire.traces.trace import Iteration, TensorInfo, Trace
 
     draw = np.random.default_rng(SEED)
-    shapes = vgg16_shapes() if shapes is None else shapes
+    if shapes is None:  # 16 weights, for 224 x 224 images and 1000 classes
+        pairs = zip(CONVOLUTIONS[1:], CONVOLUTIONS[:-1], strict=True)
+        shapes = [*((out, into, 3, 3) for out, into in pairs), *CONNECTED]
     tensors = [
         TensorInfo(f"layer{layer}.{kind}", shape, int(np.prod(shape)), "float32", layer, 12)
         for layer, weight in enumerate(shapes)
@@ -136,12 +138,6 @@ def large_trace(iterations: int = LARGE_ITERATIONS, shapes: list[tuple[int, ...]
     largest = rms * draw.uniform(2, 5, size).astype(np.float16)
     manifest = {"name": LARGE, "timing": "estimated", "magnitudes": {"source": "model", "model": "lognormal"}}
     return Trace(manifest, [f"layer{n}" for n in range(len(shapes))], tensors, captured, mean, largest, rms)
-
-
-def vgg16_shapes() -> list[tuple[int, ...]]:
-    """Return the shapes of VGG-16's 16 weights for 224 x 224 images and 1000 classes."""
-    pairs = zip(CONVOLUTIONS[1:], CONVOLUTIONS[:-1], strict=True)
-    return [*((out, into, 3, 3) for out, into in pairs), *CONNECTED]
 
 
 def _peak_memory() -> int:

@@ -321,7 +321,12 @@ def unreadable_entries(folder: Path | None = None) -> list[Path]:
     if not os.access(folder, os.R_OK | os.X_OK) and os.path.exists(folder):
         return [folder]
     engines = [engine for engine in _entries(folder) if os.path.isdir(engine)]
-    return [engine for engine in engines if not os.access(engine, os.R_OK | os.X_OK) or _is_closed(engine / ABOUT)]
+    return [
+        engine
+        for engine in engines
+        if not os.access(engine, os.R_OK | os.X_OK)
+        or (os.access(engine / ABOUT, os.F_OK) and not os.access(engine / ABOUT, os.R_OK))
+    ]
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -330,10 +335,6 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _is_closed(file: Path) -> bool:
-    return os.access(file, os.F_OK) and not os.access(file, os.R_OK)
 
 
 def clear(folder: Path | None = None) -> int:

@@ -54,14 +54,6 @@ def emit(function: Any) -> tuple[str, bytes]:
     return symbol, result.library._get_compiled_object()
 
 
-def register_numba_helpers() -> None:
-    """Register Numba's helpers, to which code compiled in the stock way refers (`refers_to_numba`)."""
-    from numba.core import registry
-    from numba.core.runtime import rtsys
-
-    rtsys.initialize(registry.cpu_target.target_context)
-
-
 def refers_to_numba(code: bytes) -> bool:
     """Return True if an object file names helpers of Numba. Symbols found in no library would be called at address
     zero."""
@@ -90,8 +82,11 @@ class NativeFunction:
 
 def load(code: bytes, symbol: str, takes: int) -> NativeFunction:
     """Load a function of `takes` integers from an object file."""
-    if refers_to_numba(code):
-        register_numba_helpers()
+    if refers_to_numba(code):  # as code compiled in the stock way does
+        from numba.core import registry
+        from numba.core.runtime import rtsys
+
+        rtsys.initialize(registry.cpu_target.target_context)
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

@@ -91,7 +91,7 @@ class FlowHarness:
         Raises ScenarioError if `owner` is not a transport, a setting is unknown or out of range, or there are no
         packets, or no bytes in them.
         """
-        _check_owner(owner)
+        check_contract(owner, getattr(owner, "__name__", repr(owner)), "FlowHarness(owner)")
         require_integer(packets, "FlowHarness(packets)", 1, ScenarioError)
         require_integer(payload, "FlowHarness(payload)", 1, ScenarioError)
         require_integer(rate, "FlowHarness(rate)", 1, ScenarioError)
@@ -237,10 +237,6 @@ def _records_of(owner: type[Transport], argument: str) -> type[Record]:
         if hasattr(owner, name)
     ]
     return max(classes, key=lambda record: len(record.ENTRIES))
-
-
-def _check_owner(owner: object) -> None:
-    check_contract(owner, getattr(owner, "__name__", repr(owner)), "FlowHarness(owner)")
 
 
 def _settings(owner: type[Transport], settings: dict[str, object]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Agent:
         """Store the plan and make everything that needs no socket."""
         self.plan, self.node, self.clock, self.seed = plan, node, plan.clock, plan.seed
         if self.clock == "virtual":
-            self.loop.freeze_between_waits()
+            self.loop.agent.reading_ns, self.loop.agent.stands_still = time.monotonic_ns(), 1
         self.token = self._decoder.token = token_of(plan)
         # real machines only
         self._addresses: Mapping[int, str] = plan.options.get("addresses", {})

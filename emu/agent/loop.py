@@ -104,11 +104,6 @@ class EpollLoop:
         self.agent.lateness_count = 0
         del self._lateness[:]
 
-    def freeze_between_waits(self) -> None:
-        """Let time pass only while the loop waits, as in virtual time."""
-        self.agent.reading_ns = time.monotonic_ns()
-        self.agent.stands_still = 1
-
     def pause_until(self, until_ns: int) -> None:
         """Pause until a time: no timer fires, nothing is read, and the resulting lateness does not count."""
         while (remaining := until_ns + self.agent.begin_ns - time.monotonic_ns()) > 0:

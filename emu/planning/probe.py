@@ -206,7 +206,7 @@ def probe_inside(rates: bool) -> Json:
         "nft_numgen": _error_of(["nft", "-f", "-"], text),
         "nft_marks": _error_of(["nft", "-f", "-"], rules_text([Rule(priority=0, important=True)], 0)),
         "bpf": bpf,
-        "tun": _try_tun(),
+        "tun": _try_tun_node() or _error_of(["ip", "tuntap", "add", "dev", "probe0", "mode", "tun"]),
         "reachable_bps": _reachable() if rates and not qdiscs["htb"] else -1,
     }
 
@@ -240,11 +240,6 @@ def _try_bpf() -> str:
     except Exception as error:  # a probe reports errors and does not fail
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _try_tun() -> str:
-    reason = _try_tun_node()
-    return reason or _error_of(["ip", "tuntap", "add", "dev", "probe0", "mode", "tun"])
 
 
 def _reachable() -> int:

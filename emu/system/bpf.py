@@ -44,11 +44,6 @@ COMPILE_SECONDS = 120.0
 Entries = NDArray[np.uint64]
 
 
-def entry_type(fields: Sequence[str]) -> np.dtype[np.void]:
-    """Return the dtype of a map's entry: 64-bit words with names."""
-    return np.dtype([(name, np.uint64) for name in fields])
-
-
 def declare(name: str, fields: Sequence[str]) -> str:
     return f"struct {name} {{ {' '.join(f'unsigned long long {field};' for field in fields)} }};\n"
 
@@ -109,8 +104,9 @@ def _bpf(command: int, attributes: bytes) -> int:
 class ArrayMap:
     """An array map as a NumPy array of its entries: `entries[number]["field"]`, shared with the kernel."""
 
-    def __init__(self, name: str, kind: np.dtype[np.void], count: int) -> None:
-        self.name = name
+    def __init__(self, name: str, fields: Sequence[str], count: int) -> None:
+        """`fields`: names of the 64-bit words of an entry."""
+        self.name, kind = name, np.dtype([(field, np.uint64) for field in fields])
         label = name.encode()[:15]
         attributes = struct.pack("<7I16s", ARRAY, 4, kind.itemsize, max(1, count), MMAPABLE, 0, 0, label)
         try:

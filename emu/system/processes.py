@@ -14,18 +14,13 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
 
 
-def die_with_parent() -> None:
-    """Have this process killed when its parent ends."""
-    if LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-
-
 def tied_to_parent() -> Callable[[], None]:
     """Return a `preexec_fn` for a child that must be killed when this process ends, even if it ends now."""
     parent = os.getpid()
 
     def prepare() -> None:
-        die_with_parent()
+        if LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
         if os.getppid() != parent:  # the parent ended before prctl
             os._exit(1)
 

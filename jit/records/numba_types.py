@@ -141,11 +141,7 @@ class RecordArgPacker(ArgPacker):
         return values
 
 
-def _arg_packer(self: BaseTargetContext, kinds: Any) -> RecordArgPacker:
-    return RecordArgPacker(self.data_model_manager, kinds)
-
-
-BaseTargetContext.get_arg_packer = _arg_packer
+BaseTargetContext.get_arg_packer = lambda self, kinds: RecordArgPacker(self.data_model_manager, kinds)
 
 
 @lower_builtin(RecordClassType, types.Any, types.Integer)

@@ -151,10 +151,6 @@ class Pointer(Entry):
         record.words[record.base + self.offset] = value
 
 
-def first_word(record: Any, index: int) -> int:
-    return cast(int, record.bitmaps.base + index * record.bitmap_words)
-
-
 class Bitmap(Entry):
     """A bitmap with one bit per packet of the flow, behind the record: 32 bits to a word. `index`: its number among the
     record's bitmaps (`bitmaps` and `bitmap_words` in `gradwire.jit.records.flows`)."""
@@ -170,7 +166,10 @@ class Bitmap(Entry):
     @overload
     def __get__(self, record: Record, owner: type) -> Words: ...
     def __get__(self, record: Record | None, owner: type) -> Self | Words:
-        return self if record is None else Words(record.words, first_word(record, self.index))
+        if record is None:
+            return self
+        flow: Any = record
+        return Words(record.words, flow.bitmaps.base + self.index * flow.bitmap_words)
 
     def code(self) -> str:
         """Return all that determines the attribute's machine code."""

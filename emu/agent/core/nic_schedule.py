@@ -154,15 +154,6 @@ def fire_flow_timer(agent: Agent, flow: NicFlow) -> None:
     serve(agent)
 
 
-@njit
-def wake_for(agent: Agent, time: int) -> None:
-    """Set a timer to continue no later than `time`."""
-    if agent.wake_number and agent.wake_time <= time:
-        return
-    agent.wake_time = time
-    agent.wake_number = set_timer_of(agent, -(-time // 1000), NicFlow(agent, 0))
-
-
 # --- the line ---------------------------------------------------------------------------------------------------------
 
 
@@ -189,8 +180,9 @@ def serve(agent: Agent) -> None:
         flush_outgoing(agent)
     if agent.failure == 0:
         time = next_slot(agent)
-        if time:  # even if it is past: arrivals come first
-            wake_for(agent, time)
+        if time and not (agent.wake_number and agent.wake_time <= time):  # even if it is past: arrivals come first
+            agent.wake_time = time
+            agent.wake_number = set_timer_of(agent, -(-time // 1000), NicFlow(agent, 0))
     agent.is_serving = 0
 
 

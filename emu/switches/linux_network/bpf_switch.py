@@ -64,7 +64,7 @@ def object_file(cache: Path | None = None) -> Path:
 
 def make_maps(sizes: Mapping[str, int]) -> dict[str, bpf.ArrayMap]:
     """Return the maps of the programs with these numbers of entries."""
-    return {name: bpf.ArrayMap(name, bpf.entry_type(MAPS[name]), count) for name, count in sizes.items()}
+    return {name: bpf.ArrayMap(name, MAPS[name], count) for name, count in sizes.items()}
 
 
 def pin_programs(program: Path, maps: Mapping[str, bpf.ArrayMap], folder: str) -> None:

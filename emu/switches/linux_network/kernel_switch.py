@@ -114,16 +114,13 @@ class KernelSwitch(SwitchBackend):
             routes.check_node(self.plan, node, others, self.spaces, self.chooser)
         if self.wired:
             devices.check_wires(self.plan)
-            self._check_wires()
+            with inside(self.spaces[WIRES]):
+                wires = read_wires()
+            for port in self.plan.ports:
+                expected, actual = self.wire(port), wires.get(WIRE + (port.number ^ 1))
+                if actual != expected:
+                    raise TestbedError(f"cable of {port.name} differs: the kernel has {actual}", WIRES, str(expected))
         self.check_queues()
-
-    def _check_wires(self) -> None:
-        with inside(self.spaces[WIRES]):
-            wires = read_wires()
-        for port in self.plan.ports:
-            expected, actual = self.wire(port), wires.get(WIRE + (port.number ^ 1))
-            if actual != expected:
-                raise TestbedError(f"cable of {port.name} differs: the kernel has {actual}", WIRES, str(expected))
 
     def namespace(self, host: int) -> int:
         return self.spaces[namespace_name(host)]
