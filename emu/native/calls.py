@@ -80,6 +80,15 @@ def wait(file, events, many, wait_ms):
 
 
 @njit
-def give_way():
-    """Let other processes of this real-time priority run first [sched_yield(2)]."""
-    sched_yield()
+def yield_after_slice(state):
+    """Yield to other processes of this real-time priority [sched_yield(2)] if the time slice of an agent or a switch is
+    over; return the time if there are slices. Otherwise the others would be late by as long as this one has work, such
+    as the messages of an iteration that begins."""
+    if state.slice_ns == 0:
+        return 0
+    now = monotonic_ns(state.scratch)
+    if now - state.slice_begin_ns > state.slice_ns:
+        sched_yield()
+        now = monotonic_ns(state.scratch)
+        state.slice_begin_ns = now
+    return now

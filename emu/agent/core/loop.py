@@ -38,27 +38,13 @@ def run(agent: Agent) -> None:
             serve_file(agent, calls.half(event + calls.EVENT_FILE), calls.half(event))
             if agent.is_running == 0 or agent.failure:
                 return
-            yield_after_slice(agent)
-
-
-@njit
-def yield_after_slice(agent: Agent) -> int:
-    """Yield to other processes if this one's time slice is over; return the time if there are slices. Otherwise the
-    others would be late by as long as this one has work, such as the messages of an iteration that begins."""
-    if agent.slice_ns == 0:
-        return 0
-    now = calls.monotonic_ns(agent.scratch)
-    if now - agent.slice_begin_ns > agent.slice_ns:
-        calls.give_way()
-        now = calls.monotonic_ns(agent.scratch)
-        agent.slice_begin_ns = now
-    return now
+            calls.yield_after_slice(agent)
 
 
 @njit
 def sleep(agent: Agent) -> int:
     """Wait until a file is ready or a timer fires; return the number of events."""
-    began = yield_after_slice(agent)
+    began = calls.yield_after_slice(agent)
     ready = calls.wait(agent.epoll, agent.events, at.EVENTS, -1)
     if began:
         now = calls.monotonic_ns(agent.scratch)
@@ -132,7 +118,7 @@ def fire_timers(agent: Agent) -> bool:
             fire_first(agent, time)
         if agent.is_running == 0 or agent.failure:
             return False
-        yield_after_slice(agent)
+        calls.yield_after_slice(agent)
     time_ns = time + agent.begin_ns if time != at.NEVER else 0
     if time_ns != agent.armed_ns:
         agent.armed_ns = time_ns

@@ -60,7 +60,7 @@ def serve(address: int) -> int:
                 network.timer_ns = due_ns
                 if calls.set_timer(network.timer_file, due_ns, network.scratch) < 0:
                     return _failed(network)
-        waiting = _yield_after_slice(network)
+        waiting = calls.yield_after_slice(network)
         ready = calls.wait(network.epoll, network.epoll_events, EVENTS, -1)
         if ready < 0:
             return _failed(network)
@@ -81,20 +81,6 @@ def serve(address: int) -> int:
         _catch_up(network)
         if asked:
             return ASKED
-
-
-@njit
-def _yield_after_slice(network: SwitchedNetwork) -> int:
-    """Yield to agents of the same real-time priority after the time slice; return the time if
-    there are slices."""
-    if network.slice_ns == 0:
-        return 0
-    now = calls.monotonic_ns(network.scratch)
-    if now - network.slice_begin_ns > network.slice_ns:
-        calls.give_way()
-        now = calls.monotonic_ns(network.scratch)
-        network.slice_begin_ns = now
-    return now
 
 
 @njit
