@@ -114,8 +114,10 @@ class Capture:
                     f"cannot capture packets: {error.strerror}", self.plan.names[self.node], "root"
                 ) from None
         self._connection, child_end = Pipe()
+        connection = self._connection
 
         def run() -> int:
+            connection.close()
             try:
                 with file:
                     answer: object = self._record(sockets, ports, file, child_end.fileno())
@@ -125,8 +127,10 @@ class Capture:
             return 0
 
         self._child = fork(run)
-        for opened in (file, child_end, *sockets):
-            opened.close()
+        file.close()
+        child_end.close()
+        for listening in sockets:
+            listening.close()
 
     def stop(self) -> list[str]:
         """End the capture; return messages about missed packets. Raises OSError if the file could not be written."""
