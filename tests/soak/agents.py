@@ -232,7 +232,7 @@ def _lied(draw: random.Random) -> str:
     """One that cannot be true is refused, before anything of it is believed."""
     true = report(draw)
     block = draw.choice(("sent", "received"))
-    names = ("message", "settled", "marked") if block == "sent" else ("message", "received", "lost", "have")
+    names = ("message", "retransmitted", "marked") if block == "sent" else ("message", "received", "lost", "have")
     column = draw.choice(names)
     wrong: list[Any] = [np.zeros(99, np.int64), np.zeros((1, 1), np.int64), np.array([0.5]), None, [1], "x"]
     if column == "message":

@@ -14,7 +14,7 @@ from gradwire.emu.planning.base_rtt import base_round_trip_ns
 from gradwire.emu.switches.userspace_switch import answer_delay
 from gradwire.emu.switches.userspace_switch.layout import SwitchedNetwork, state_of
 from gradwire.emu.switches.userspace_switch.network import ANSWERS, UserspaceSwitch
-from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness, _Switch, early_ps
+from gradwire.emu.switches.userspace_switch.process import EARLY_PS, Lateness, SwitchProcess, early_ps
 from gradwire.jit.compiled import njit
 from gradwire.scenarios.wire import GRADWIRE_PORT
 
@@ -170,7 +170,7 @@ def test_early_delivery_does_not_change_transmission_times():
 @pytest.mark.parametrize(("clock", "early"), [("wall", 30 * US), ("virtual", 0)])
 def test_early_delivery_applies_only_to_the_wall_clock(clock, early):
     parent, control = socket.socketpair()
-    switch = _Switch(star(2, latency=30 * US, clock=clock), [], control)
+    switch = SwitchProcess(star(2, latency=30 * US, clock=clock), [], control)
     assert switch.fabric.state.network.early == early
     switch.epoll.close()
     parent.close()
