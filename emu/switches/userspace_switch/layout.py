@@ -230,9 +230,17 @@ T = TypeVar("T", bound=np.generic)
 
 
 class SwitchMemory(NamedTuple):
-    """All state of the network; compiled code gets the address of `words`, those of `SwitchedNetwork`, which describes
-    the other arrays. Rows are int64[n, words]: `classes` (ports, CLASSES), `routes` (node * hosts + host).
-    `lateness` : 64 buckets, by bit length of nanoseconds."""
+    """All state of the network; compiled code gets the address of `words`, which has those of the other arrays.
+
+    ports : a row for every port. classes : (ports, CLASSES) rows. nodes : a row for every node.
+    routes : a row for every host at every node, (node * hosts + host); `next_hops` : the port numbers.
+    packets : rows. frames : their bytes, (capacity, bytes) of uint8.
+    events, arrivals : heaps of events at switches, and of arrivals at hosts.
+    drops : rows. log : rows of transmissions; nothing is logged without capacity.
+    taps : rows of captured packets, and `tap_frames` their first bytes, uint8.
+    lateness : 64 buckets, by bit length of nanoseconds. observed : a row for every host.
+    words : those of `SwitchedNetwork`.
+    """
 
     ports: Words
     classes: Words

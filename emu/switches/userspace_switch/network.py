@@ -238,8 +238,8 @@ class UserspaceSwitch(SwitchBackend):
             answer = self._control.recv()
         except (OSError, EOFError):
             raise self._failed("ended") from None
-        if isinstance(answer, tuple) and answer[0] == "failed":
-            raise self._failed(f"ended: {answer[1]}")
+        if isinstance(answer, RuntimeError):
+            raise self._failed(f"ended: {answer}")
         return answer
 
     def _failed(self, what: str) -> TestbedError:

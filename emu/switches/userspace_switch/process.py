@@ -75,7 +75,7 @@ def run_process(plan: TestbedPlan, devices: Sequence[int], control: Connection) 
         SwitchProcess(plan, devices, control).run()
     except BaseException as error:
         with suppress(OSError):
-            control.send(("failed", f"{type(error).__name__}: {error}"))
+            control.send(RuntimeError(f"{type(error).__name__}: {error}"))
         raise
     return 0
 
