@@ -95,10 +95,13 @@ def make_predictor(
         if not file.is_file():
             begin, count = number / len(trainings), len(trainings)
             sample = sample_blocks if kind == "mp2" else sample_scalars
-            told = lambda s, w, b=begin, n=count, of=f"{name}, seed {seed}": (  # noqa: E731
-                on_progress(0.8 * (b + s / n), f"{of}, {w}")
+            samples_of_run = sample(
+                make(),
+                seed,
+                lambda s, w, b=begin, n=count, of=f"{name}, seed {seed}": (  # type: ignore[misc]
+                    on_progress(0.8 * (b + s / n), f"{of}, {w}")
+                ),
             )
-            samples_of_run = sample(make(), seed, told)
             with atomic_replace(file) as partial:
                 torch.save(samples_of_run, partial)
         samples.append((name, seed, torch.load(file, weights_only=True)))

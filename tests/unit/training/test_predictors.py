@@ -79,9 +79,10 @@ def test_predictor_is_made_loaded_and_reused(kind: str, tmp_path: Path, monkeypa
     more = (MP2(predictor=str(tmp_path / "new.npz")),) if kind == "mp2" else ()
     named = {} if kind == "mp2" else {"predictor": str(tmp_path / "new.npz")}
     system(resnet(), DATA, Recipe(workers=2, batch=8, steps=2), *more, **named).step()
-    monkeypatch.setattr(
-        "gradwire.studies.training.predictor_making._sample", lambda *_: pytest.fail("what is done is not done again")
-    )
+    for name in ("block_fitting.sample_blocks", "predictor_fitting.sample_scalars"):
+        monkeypatch.setattr(
+            f"gradwire.training.parameter_server.{name}", lambda *_: pytest.fail("what is done is not done again")
+        )
     make_predictor(kind, tmp_path / "new.npz", PLAN)
     again, _ = load_predictor(kind, tmp_path / "new.npz")
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
