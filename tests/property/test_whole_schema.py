@@ -1,5 +1,6 @@
 """Random scenarios over the whole schema: what `check` accepts, `run` runs, the same on 1, 2 and 3 threads, and packet by
-packet as the oracle does. A sample; `python -m tests.soak` goes on for as long as one likes."""
+packet as the oracle does, by machine code and by the engine as plain Python. A sample of what `python -m tests.soak` tries
+for as long as one likes."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from profiles import is_usual
 
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.engine.specialization import Combination, combination_of
-from tests.soak import ANSWERS
+from tests.soak import ANSWERS, uncompiled
 from tests.soak.coverage import Coverage, Features, excludes
 from tests.soak.drawn import COMMON, Scenarios, accepted, combination
 from tests.soak.played import Difference, play
@@ -44,6 +46,14 @@ def test_scenarios_accepted_by_check_run_and_match_oracle(seed, tmp_path):
         answers.append(play(tables, tmp_path))
         if len(answers) >= 20 and answers.count("ok") > 10:
             break
+    assert set(answers) <= set(ANSWERS)
+    assert answers.count("ok") > 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_uncompiled_engine_matches_oracle_for_many_combinations(seed):
+    """Each scenario has components of its own, which nothing has to be compiled for."""
+    answers = [case() for _, case in islice(uncompiled.cases(seed), min(settings.default.max_examples, 100))]
     assert set(answers) <= set(ANSWERS)
     assert answers.count("ok") > 10
 

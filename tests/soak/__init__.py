@@ -7,7 +7,8 @@ says how to get the same case again, the thunk answers with a word of `ANSWERS` 
 A source is started anew with other seeds as long as the soak runs, in as many processes as it is given.
 
 `schema` draws values from the JSON Schema of a scenario, `drawn` whole scenarios, `played` runs one through `check`, the
-engine and the oracle; `scenarios` is the source made of them. `readers` damages files, `agents` what agents hear.
+engine and the oracle; `scenarios` is the source made of them, `uncompiled` the same with the engine as plain
+Python: each scenario has other components, which need not be compiled. `readers` damages files, `agents` what agents hear.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.soak import ANSWERS, Case
 
-SOURCES = ("scenarios", "readers", "results", "agents", "signals")
+SOURCES = ("scenarios", "uncompiled", "readers", "results", "agents", "signals")
 PATIENCE_S = 120  # of processor time: a case that takes more hangs. The clock on the wall is no judge beside other work
 WAIT_S = 10 * PATIENCE_S  # on the wall, for a case that waits for something for good
 MOST_MEMORY = 2 * 10**9  # bytes that a worker may have taken in all
