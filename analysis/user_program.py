@@ -1,5 +1,5 @@
-"""`load_user_program` derives a replay scenario from a `gradwire exec` run; `side_by_side` tabulates run, emulated
-replay and simulated replay.
+"""`load_user_program` makes the scenario that replays a `gradwire exec` run's recorded trace; `side_by_side` tabulates
+run, emulated replay and simulated replay.
 
 The job does what DistributedDataParallel over gloo does: it replays the program's own recorded trace by ring all-reduce
 of DDP's buckets, over persistent connections with the congestion control of the program's hosts. The testbed and the

@@ -1,7 +1,8 @@
-"""Computes unloaded transfer times, the fastest delivery of messages on an empty network, as the reference of
-slowdowns.
+"""Computes messages' unloaded transfer times, from cables, packet sizes and paths without a transport's rules, as the
+reference of slowdowns.
 
-Packets leave the sender back to back and are stored and forwarded at every switch, without a window or other traffic.
+They are those of the fastest delivery on an empty network. Packets leave the sender back to back and are stored and
+forwarded at every switch, without a window or other traffic.
 If all cables between switches are equal and a message keeps to one path, its time is exact. With serialisation times
 s_h (full packets) and t_h (the last packet) at hop h and n packets, the last byte arrives after the sum of the
 latencies and the longest path through the grid of hops and packets: for some hop m where the last packet takes over

@@ -1,5 +1,5 @@
-"""`read_predictor` loads a predictor file (`.npz` with weights by name and a manifest) without torch; `predictor`
-builds its network."""
+"""`read_predictor` loads the weights and manifest of a predictor file (`.npz`) without torch, for the module
+`predictor` and scenario checks."""
 
 from __future__ import annotations
 

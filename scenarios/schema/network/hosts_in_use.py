@@ -1,4 +1,7 @@
-"""Finds the hosts that run a worker, a server or traffic, as far as the scenario alone determines them."""
+"""Finds the hosts that run a worker, a server or traffic, so that checks report ineffective faults and cable settings.
+
+The answer is None if it depends on more than the scenario.
+"""
 
 from __future__ import annotations
 
