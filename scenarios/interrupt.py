@@ -92,7 +92,7 @@ class DeferredInterrupt:
     It acts in the main thread only, and a program's own SIGINT handler stays in place. Nested contexts share the
     request of the outermost one.
 
-    asked : True if an interrupt has been requested.
+    is_requested : True if an interrupt has been requested.
     """
 
     def __init__(self) -> None:

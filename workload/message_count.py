@@ -101,7 +101,7 @@ class CountedJob:
         held_back = setting.scheduling.order != FIFO or getattr(job.exchange, "slots", 0) > 0
         if held_back or self.lasting or job.parallel is not None:
             return 0
-        with asked(job.exchange, "at_once", f"{self.where}.exchange"):
+        with asked(job.exchange, "simultaneous_messages", f"{self.where}.exchange"):
             return int(job.exchange.simultaneous_messages(setting))
 
     def _setting(self, job: Job) -> JobSetting:

@@ -1,8 +1,8 @@
 """Claims output folders before the work, and writes them completely or not at all, with a fallback for full disks.
 
-    place = claim("results/mine")        before the work: creates the folder, or reports why it cannot
-    ...
-    keep(place, comparison.write, ...)   after it: fills it, or writes to another folder with free space
+    with Claim("results/mine") as folder:              before the work: creates the folder, or reports why it cannot
+        ...
+        write_output(folder, comparison.write, ...)    after it: fills it, or writes to another folder with free space
 
 A folder is claimed by locking it while it is empty, which only one of two programs can do; it is created first if
 missing. The lock ends with the program, also for processes it has forked: a killed program leaves an empty folder,
@@ -199,7 +199,7 @@ def new_file(target: str | Path) -> Iterator[Path]:
 
 
 class atomic_replace:  # lower case, like other context managers
-    """Write a file under another name, then move it to its place: `with replaced(path) as partial`."""
+    """Write a file under another name, then move it to its place: `with atomic_replace(path) as partial`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.partial = path, path.with_name(f".{path.name}.partial")

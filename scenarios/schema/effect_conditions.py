@@ -1,7 +1,9 @@
 """`Precondition` annotates a scenario's field with the condition under which its key has an effect, the reason and the
 remedy.
 
-    drr_quantum: Annotated[..., Needs(lambda at: at.switch.queues > 1, "one queue takes no turns", "more queues")]
+    drr_quantum: Annotated[
+        ..., Precondition(lambda at: at.switch.queues > 1, "one queue takes no turns", "switch.queues above 1")
+    ]
 
 A key whose precondition is not met changes no Result, whatever its value; `gradwire.scenarios.validation.effect` walks
 a scenario and reports those that were set. A predicate is conservative: it returns True if the answer depends on data

@@ -2,11 +2,11 @@
 of simulating them.
 
 Between two iterations there often is a moment at which the network is quiet. Little outlives it: the state of jobs
-(`snapshot.standing`), counters, and draws that depend on counters, times or message numbers. Suppose that the jobs are
-in the same state as at an earlier quiet moment, whole periods of their replayed iterations ago, and that no draw has
-decided anything in between. Then everything between the two moments repeats, later each time, since the network knows
-times only by their differences. So the outcome of these iterations is handed over again for each following repetition,
-with later times and higher numbers, counters rise by as much, and the state is moved on
+(`snapshot.job_snapshot`), counters, and draws that depend on counters, times or message numbers. Suppose that the jobs
+are in the same state as at an earlier quiet moment, whole periods of their replayed iterations ago, and that no draw
+has decided anything in between. Then everything between the two moments repeats, later each time, since the network
+knows times only by their differences. So the outcome of these iterations is handed over again for each following
+repetition, with later times and higher numbers, counters rise by as much, and the state is moved on
 (`gradwire.sim.engine.fast_forward.iteration_skip`). The last iterations, those affected by a fault or the end of the
 run, and whatever is uncertain are simulated. So a Result is the same to the byte.
 

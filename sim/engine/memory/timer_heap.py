@@ -1,11 +1,11 @@
 """Compiled functions keep a host's timers in a binary heap of (time, key), and sweep out stale entries. The heap is in
 the host's own stretch of the state.
 
-A key is `message | base of the record | what` (see `layout`), with the record of a sender or of a waiting receiver;
-entries of equal time come out in key order, so the order of timers never depends on history. Entries are never removed
-early: a timer that moved leaves a stale entry behind, and so does a message that ends before its timer is due.
-`watches` identifies live entries. The stretch has room for the live entries of all active flows of the host (three
-each); when stale ones fill it, they are swept out.
+A key is `message | base of the record | what` (see `gradwire.jit.records.constants`), with the record of a sender or of
+a waiting receiver; entries of equal time come out in key order, so the order of timers never depends on history.
+Entries are never removed early: a timer that moved leaves a stale entry behind, and so does a message that ends before
+its timer is due. `watches` identifies live entries. The stretch has room for the live entries of all active flows of
+the host (three each); when stale ones fill it, they are swept out.
 """
 
 from gradwire.jit.compiled import njit

@@ -298,6 +298,19 @@ def test_messages_that_start_at_once_are_limited_to_20_bit_numbers(monkeypatch, 
             find_prerequisites(made(not_))
 
 
+def test_error_in_the_count_of_an_exchange_names_the_function(monkeypatch):
+    def broken(exchange: Transpose, setting: Any) -> int:
+        raise KeyError("no such count")
+
+    for function in ("messages_of", "simultaneous_messages"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Transpose, function, broken)
+            with pytest.raises(
+                ScenarioError, match=rf"job\[0\]\.exchange: {function} of Transpose stopped: .*KeyError"
+            ):
+                find_prerequisites(build_scenario(tables(4, {"kind": "transpose"})))
+
+
 def test_all_to_all_in_shifts_is_limited_to_flows_that_fit_in_memory(monkeypatch):
     flows = {"name": "a", "kind": "all_to_all", "order": "shifts", "size": "1kB"}
     for hosts, memory in ((6689, 1 << 60), (31, 31 * 30 * LOADED_MESSAGE_BYTES)):
