@@ -22,7 +22,7 @@ from gradwire.studies.training.run import train
 def with_seed(scenario: Scenario, seed: int) -> Scenario:
     """Return a scenario with a seed for initial parameters, data order, draws of reducers and network, and random
     losses. Raises ScenarioError if it has no training table, or the seed is not a whole number from 1."""
-    seed = require_integer(seed, "of_seed(seed)", 1, ScenarioError)
+    seed = require_integer(seed, "with_seed(seed)", 1, ScenarioError)
     if scenario.training is None:
         raise ScenarioError("has no training table", scenario.display_name, "a table [training] (docs/training.md)")
     changed: dict[str, object] = {"model_seed": seed, "data_seed": seed}

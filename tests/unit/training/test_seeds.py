@@ -173,7 +173,7 @@ def test_with_seed_sets_all_random_seeds() -> None:
     assert train(with_seed(tiny(), 8)).steps[0]["loss"] != train(scenario).steps[0]["loss"]
     with pytest.raises(ScenarioError, match="has no training table"):
         with_seed(load_scenario("demo"), 1)
-    with pytest.raises(ScenarioError, match="of_seed"):
+    with pytest.raises(ScenarioError, match="with_seed"):
         with_seed(tiny(), 0)
 
 
