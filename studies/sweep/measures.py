@@ -30,7 +30,14 @@ MOST_VALUES = 400
 """Values kept of a distribution: half of them even in rank, half even in the logarithm of the remaining share."""
 
 _TIMES = {"messages": "messages", "mean_ps": "mean", "p50_ps": "median", "p99_ps": "p99", "max_ps": "largest"}
-_WHOSE = {"all": "all messages", **{kind: f"{kind.replace('_', '-')} messages" for kind in KINDS}, "flow": "flows"}
+_WHOSE = {
+    "all": "all messages",
+    **{kind: f"{kind.replace('_', '-')} messages" for kind in KINDS},
+    "flow": "flows",
+    "activations": "activation messages",
+    "errors": "messages of backpropagated errors",
+    "parameters": "parameter messages",
+}
 _SPREAD = ("mean", "p50", "p99", "p999", "max")
 _SIZES = {"": "all flows", "small_": "flows up to 100 kB", "large_": "flows above 10 MB"}
 

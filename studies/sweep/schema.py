@@ -137,10 +137,11 @@ class Axis(ScenarioTable):
 
 
 class Sample(ScenarioTable):
-    """Sampling of all ranges without a `count`, together, combined with all other axes."""
+    """Sampling of ranges without a `count`. They form one axis of `count` samples, in a grid with all other axes."""
 
     kind: Literal["random", "latin"] = "latin"
-    """"random": independently. "latin": one value in each of `count` equal parts of each range."""
+    """"random": each value is drawn independently. "latin": each range is cut into `count` equal parts, with one value
+    in each part."""
     count: Count
     seed: Natural = 1
 
@@ -154,9 +155,10 @@ class Plot(ScenarioTable):
     name: Name
     """Name of its file."""
     kind: Literal["lines", "heatmap", "gain", "cdf", "tail", "pareto"]
-    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. gain: a map of what some
-    values of an axis gain over the best of the others. cdf, tail: the share of messages up to a time, or slower than
-    it. pareto: two measures against each other, with a line through the Pareto front, where smaller is better."""
+    """lines: means with bands, the 95 % interval over the seeds. heatmap: a map of means. gain: a map
+    of how much faster the best of some values of an axis is than the best of the others. cdf, tail: the share of
+    messages up to a time, or slower than it. pareto: two measures against each other, with a line through the Pareto
+    front, where smaller is better."""
     x: str = ""
     """An axis; for pareto a measure; for cdf and tail "completion" (default) or "slowdown"."""
     y: str = ""
@@ -168,7 +170,8 @@ class Plot(ScenarioTable):
     gain_of: Texts = ()
     """For gain: values of `by`. Each cell shows, in percent, (best of the other values) / (best of these) - 1."""
     best_of: Texts = ()
-    """For gain: further axes; in every cell, each of the two sides uses whichever of their values is best for it."""
+    """For gain: further axes. In every cell, each of the two sides takes the values of these axes that are best for
+    it."""
     panels: str = ""
     """An axis, with a panel for each of its values."""
     where: str = ""
