@@ -219,7 +219,8 @@ class SweepFile(ScenarioTable):
     seeds: Count | tuple[Seed, ...] | None = None
     """Number of seeds, from 1 on, or a list of them; default: the scenario's seed."""
     measures: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Measures for the tables, of the first job (or traffic); "name.measure" is that of another one."""
+    """Measures that the tables show. A plain name is a measure of the first job (or traffic); "name.measure" is one of
+    the job or traffic of that name."""
     axis: tuple[Axis, ...] = ()
     sample: Sample | None = None
     when: Texts = ()
