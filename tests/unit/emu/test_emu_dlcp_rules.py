@@ -193,9 +193,9 @@ def test_round_trips_below_t_low_leave_the_calm_count_unchanged():
 LARGE = 20_000  # three parts
 
 
-def probed(missing=(100, 10_000, 17_000)):
+def probed(missing=(100, 10_000, 17_000), **settings):
     """All packets of a large message but some have arrived, and the sender has asked. Returns both, and the time."""
-    both = Both(LARGE)
+    both = Both(LARGE, **settings)
     while both.pull(0) >= 0:
         pass
     for sequence in range(LARGE):
@@ -247,6 +247,19 @@ def test_arriving_bitmap_part_restarts_the_probe_timer():
         both.bitmap(part, 1, *parts[part], now)
         assert both.sender.timer == now + both.flow.probe_wait
     assert both.fire() == now + both.flow.probe_wait
+
+
+def test_probe_timeout_doubles_with_each_round_of_requests_for_missing_parts():
+    both, now = probed(probe_timeout=5 * US)
+    both.probe(1, now)
+    both.bitmap(0, 1, *dlcp.parts_of(both.receiver, 0)[0], now)
+    waits = []
+    for _ in range(3):
+        now = both.fire()
+        while both.pull(now) >= 0:  # both parts that are missing, then nothing
+            pass
+        waits.append(both.sender.timer - now)
+    assert waits == [first := waits[0], 2 * first, 4 * first]
 
 
 def test_probes_are_not_counted_as_retransmissions():
