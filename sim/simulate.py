@@ -134,8 +134,8 @@ def simulate(
     try:
         with DeferredInterrupt() as ctrl_c:  # until the Result exists
             observer = Observer(state.progress_at, progress, ctrl_c, max_wall_s)
-            if hasattr(engine, "on_progress"):
-                engine.on_progress = observer.report_within_call
+            if hasattr(engine, "advance"):
+                engine.advance.on_progress = observer.report_within_call
             reached = coupling.run(
                 lambda: state.done,
                 until=scenario.duration,

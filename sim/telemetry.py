@@ -79,7 +79,7 @@ class Samples:
 
     def _take(self, now: Ps) -> Ps:
         """Sample at a multiple of the period; the multiples between two calls have nothing to show
-        (`Fabric._until_observed`)."""
+        (`TimeAdvance._until_observed`)."""
         ports = view(Port, self._state, self._ports)
         if now % self.period == 0:
             queues, sent = (ports.queue >> 8, ports.bytes_sent)

@@ -81,7 +81,7 @@ class PacketRecorder:
     by_processes: bool = False
     """programs are played by SimPy"""
     reuse: bool = False
-    """records of messages are reused as early as possible (`Fabric.reuse_records_at_once`)"""
+    """records of messages are reused as early as possible (`TimeAdvance.reuse_records_at_once`)"""
     compiled: bool = True
     made: Any = None
 
@@ -102,9 +102,9 @@ class PacketRecorder:
             folder=scenario.folder,
             compiled=self.compiled,
         )
-        fabric.choice.fix(alone=self.threads == 1)
+        fabric.advance.choice.fix(alone=self.threads == 1)
         if self.reuse:
-            fabric.reuse_records_at_once()
+            fabric.advance.reuse_records_at_once()
         self.scenario, self.network = scenario, network
         play = fabric.play
         if self.log:

@@ -1,4 +1,4 @@
-"""Finds a cycle of ports that pause each other for good (a PFC deadlock) in the engine's state.
+"""Looks for a cycle of ports that pause each other for good (a PFC deadlock) in the engine's state, at intervals.
 
 A class of a port is *stuck* if the far end has paused it, and every packet that holds the far end up (it came over this
 very link and still waits there) waits at a port where the same class is stuck. Nothing elsewhere can end that, so a set
@@ -7,13 +7,47 @@ of stuck ports is a proof, not a guess.
 
 from __future__ import annotations
 
+from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.network import Node, Port, PortExtra, QueueClass
+from gradwire.scenarios.inner_units import Ps
+from gradwire.scenarios.units import format_time
 from gradwire.sim.engine.memory.engine_memory import EngineMemory
+from gradwire.sim.engine.scheduled_actions import Schedule
 from gradwire.topology import Network
 
 PortClass = tuple[int, int]
 """A directed link and a class."""
+CHECK_INTERVAL = Ps(1_000_000_000)
+
+
+class DeadlockWatch:
+    """Checks of one fabric for deadlocks.
+
+    Attributes
+    ----------
+    description : the deadlock that stopped ports for good; empty if there is none.
+    """
+
+    def __init__(self, memory: EngineMemory, network: Network, agenda: Schedule) -> None:
+        self._memory, self._network, self._agenda = memory, network, agenda
+        self.description = ""
+
+    def start(self) -> None:
+        """Check at every interval from now on."""
+        self._agenda.add(CHECK_INTERVAL, self._check, observer=True)
+
+    def _check(self, now: Ps) -> Ps | None:
+        """Describe the deadlock if flow control has stopped ports for good; return the time of the next check. Checks
+        stop at the first deadlock, and pause while a scheduled action could set the ports going again."""
+        if self._agenda.next_action < at.FOREVER:
+            return Ps(now + CHECK_INTERVAL)
+        cycle = find_deadlock(self._memory, self._network)
+        if not cycle:
+            return Ps(now + CHECK_INTERVAL)
+        ports = " waits for ".join([*cycle, cycle[0]])
+        self.description = f"flow-control deadlock at {format_time(now)} or earlier: {ports}"
+        return None
 
 
 def find_deadlock(memory: EngineMemory, network: Network) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,32 +18,28 @@ import numpy as np
 
 from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
-from gradwire.jit.records.flows import Receiver
-from gradwire.jit.records.header import State, Thread
-from gradwire.jit.records.network import DropEntry, Host, Port, PortExtra, TraceEntry
-from gradwire.protocols.registry import class_file
+from gradwire.jit.records.header import State
+from gradwire.jit.records.network import DropEntry, Port, PortExtra, TraceEntry
 from gradwire.scenarios.arrays import Flags, Ints
-from gradwire.scenarios.errors import GradwireError, ScenarioError
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.inner_units import Bytes, Ps
-from gradwire.scenarios.loading.registry import kind_of
 from gradwire.scenarios.loss import LossAllowance
-from gradwire.scenarios.units import format_rounded_time, format_time
+from gradwire.scenarios.units import format_rounded_time
 from gradwire.scenarios.wire import ps_per_byte
-from gradwire.sim.engine.deadlock import find_deadlock
+from gradwire.sim.engine.deadlock import DeadlockWatch
 from gradwire.sim.engine.deliveries import Deliveries
-from gradwire.sim.engine.events import Delivery, Event
+from gradwire.sim.engine.events import Event
 from gradwire.sim.engine.fast_forward.fast_forward import FastForward
 from gradwire.sim.engine.fast_forward.step_recorder import StepRecorder
-from gradwire.sim.engine.guarded_rules import check_recorded, rule_error
 from gradwire.sim.engine.logs import Logs, concatenate_rows
 from gradwire.sim.engine.memory.aggregation_groups import write_group
-from gradwire.sim.engine.memory.engine_memory import EngineMemory, build_memory, tighten_heaps
+from gradwire.sim.engine.memory.engine_memory import EngineMemory, build_memory
 from gradwire.sim.engine.memory.flows import Flows
 from gradwire.sim.engine.memory.parameters import BoundTransport, ParameterSets, check_settings
 from gradwire.sim.engine.memory.regions import RegionSizes
 from gradwire.sim.engine.network_control import NetworkControl
 from gradwire.sim.engine.program.completed_step import CompletedStep, StepTaker
-from gradwire.sim.engine.program.open_messages import describe_open_messages
+from gradwire.sim.engine.program.open_messages import describe_open_messages, summarize_open_messages
 from gradwire.sim.engine.program.program import Programs
 from gradwire.sim.engine.program.track import Track
 from gradwire.sim.engine.scheduled_actions import Schedule
@@ -55,8 +51,7 @@ from gradwire.sim.engine.specialization import (
     take_compile_seconds,
 )
 from gradwire.sim.engine.tables import FabricTables, collect_ports, collect_sums
-from gradwire.sim.engine.thread_choice import ThreadChoice
-from gradwire.sim.engine.worker_threads import WorkerThreads
+from gradwire.sim.engine.time_advance import TimeAdvance, warm_up
 from gradwire.sim.stall_timeout import MIN_STALL_TIMEOUT
 from gradwire.topology import Network
 from gradwire.topology.base_rtt import RoundTrips
@@ -67,12 +62,6 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.network.network import Switch
     from gradwire.scenarios.schema.network.transport_base import Transport
 
-__all__ = ["Delivery", "Event", "Fabric"]
-
-CALL_SECONDS = 0.05  # approximate length of a call of the compiled engine; Ctrl-C and progress are handled in between
-CLOSE_BATCH = 64
-LEAST_BUDGET, MOST_BUDGET = 16, 1 << 40  # windows of one call
-DEADLOCK_CHECK_INTERVAL = Ps(1_000_000_000)  # interval of checks for deadlocks
 MAX_THREADS = 128  # beyond, threads mostly wait at the barrier
 
 
@@ -158,7 +147,7 @@ class Fabric:
             window=window_ps,
         )
         started = time.perf_counter()
-        self._warm_up()  # compiles what is not cached
+        warm_up(self.kernel, self.memory, threads)  # compiles what is not cached
         self.compile_s += time.perf_counter() - started
         sets = ParameterSets(self.memory, self.transports, trips, line)
         keep = partial(self.kernel.keep, self.memory.address)
@@ -166,35 +155,28 @@ class Fabric:
         self._programs = Programs(self.flows, self._post)
         self._logs = Logs(self.memory, self.flows)
         self._deliveries = Deliveries(self.memory, self.flows, self._logs, missing)
-        self._budget = 64
-        self._budgets = LEAST_BUDGET, MOST_BUDGET
-        self._close_batch = CLOSE_BATCH
-        self._has_tight_heaps = False
-        self.choice = ThreadChoice(self.threads)
         self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
-        self.deadlock = ""
         self.agenda = Schedule()
         self.control = NetworkControl(self.memory, network)
+        self._deadlocks = DeadlockWatch(self.memory, network, self.agenda)
         if switch.pfc:
-            self.agenda.add(DEADLOCK_CHECK_INTERVAL, self._look_for_deadlock, observer=True)
+            self._deadlocks.start()
         self.wall_s = 0.0
-        self._asked = 0.0
-        self.on_progress: Callable[[Ps], bool] | None = None  # true: `run` returns where it is
-        self._workers = WorkerThreads(self.memory.state, self.kernel, self.threads)
-        self._finalizer = weakref.finalize(self, self._workers.stop)
-
-    def _warm_up(self) -> None:
-        """Compile the engine, or load it from the cache, by an empty run."""
-        state, memory = self.memory.state, self.memory
-        state[State.budget.offset] = 1
-        self.kernel.run(memory.address, 0, self.threads, True)
-        self.kernel.post(memory.address, int(memory.node_base[0]), 0, 0)
-        view(Host, state, memory.node_base[0]).timer_count = 0
-        state[memory.next + memory.positions[0]] = at.FOREVER
-        state[State.next_timer.offset] = at.FOREVER
-        state[State.now.offset] = 0
+        self.advance = TimeAdvance(
+            combination,
+            self.kernel,
+            threads,
+            self.memory,
+            self.network,
+            self.flows,
+            self._programs,
+            self._deliveries,
+            self.agenda,
+            self._deadlocks,
+        )
+        self._finalizer = weakref.finalize(self, self.advance.workers.stop)
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -286,7 +268,7 @@ class Fabric:
     def fast_forward(self, limit: Ps, why: str = "") -> None:
         """Skip iterations that repeat exactly from now on, up to the end of the run (see `FastForward`). Needs
         `hand_over`. `why`: a reason not to skip any, if there is one."""
-        self.forward = FastForward(
+        self.forward = self.advance.forward = FastForward(
             self.memory,
             self.flows,
             self._programs,
@@ -297,7 +279,7 @@ class Fabric:
             combination=self._combination,
             limit=limit,
             why=why,
-            stopped=self._is_stop_requested,
+            stopped=self.advance.is_stop_requested,
         )
 
     def play(self, part: ProgramPart, logged: bool = True, begin: Ps | None = None) -> Track:
@@ -323,7 +305,12 @@ class Fabric:
     @property
     def now(self) -> Ps:
         """Time before which everything has happened."""
-        return Ps(int(self.memory.state[State.now.offset]))
+        return self.advance.now
+
+    @property
+    def deadlock(self) -> str:
+        """Description of a flow-control deadlock; empty if there is none."""
+        return self._deadlocks.description
 
     @property
     def undelivered(self) -> int:
@@ -369,123 +356,14 @@ class Fabric:
         Events are deliveries of messages passed to `send`, ends of their senders if requested, and ends of parts.
         Returns early, once, when `deadlock` reports that flow control has stopped ports for good. Raises GradwireError
         if more packets are queued than the engine has room for."""
-        state, programs, agenda = self.memory.state, self._programs, self.agenda
-        events: list[Event] = []
         if until_ps <= self.now:
-            return events
+            return []
         started = time.perf_counter()
-        known_deadlock = self.deadlock
-        while not events and self.now < until_ps:
-            agenda.act(self.now, self._bytes_begun)
-            if self.deadlock != known_deadlock:
-                break
-            programs.fill(self.now)
-            if self.forward is not None and self.forward.skip_if_repeated():
-                continue  # time has moved on
-            until = Ps(min(until_ps, programs.next_python_time(), agenda.next_action))
-            if self.forward is not None:
-                until = min(until, self.forward.soonest)
-            if agenda.next_observer < until:
-                until = self._until_observed(until)
-            if programs.timer < self.now:
-                # A part begins up to one host latency before now: play it up to now in an empty window, since its
-                # first messages enter the network within the next window.
-                until = self.now
-            state[State.until.offset] = until
-            must_return = self._advance(events)
-            while programs.starved():
-                state[State.until.offset] = self.now  # an empty window: only programs continue
-                must_return |= self._advance(events)
-            events += programs.finished()
-            if must_return:
-                break
+        events = self.advance.run(until_ps)
         self.wall_s += time.perf_counter() - started
         if not events:
             self._watch()
         return events
-
-    def _until_observed(self, until: Ps) -> Ps:
-        """Return the time to run to when observers are due on the way. That is the next observer's time, unless nothing
-        waits at any port and nothing happens before; then it is the time of the next event, or of the next observer
-        that has not seen the present state."""
-        state, nodes = self.memory.state, len(self.network.names)
-        wake, soon = int(state[State.wake.offset]), self.agenda.next_observer
-        due = min(int(state[self.memory.next : self.memory.next + nodes].min()), self._programs.timer)
-        if (
-            state[wake : wake + 2 * nodes].any()
-            or due < soon
-            or (view(Port, state, self.memory.port_base).queue >> 8).any()
-        ):
-            return soon
-        return Ps(min(until, due, self.agenda.next_unseen(self._bytes_begun())))
-
-    def _bytes_begun(self) -> int:
-        """Return the bytes of all packets whose transmission has begun."""
-        return int(view(Port, self.memory.state, self.memory.port_base).bytes_sent.sum())
-
-    def _advance(self, events: list[Event]) -> bool:
-        """Run the engine to H_UNTIL, or to where it has to stop; return True if `on_progress` ended it earlier."""
-        state = self.memory.state
-        while True:
-            state[State.status.offset] = at.RUNNING
-            state[State.budget.offset] = self._budget
-            state[State.holds.offset] = self.choice.is_forced
-            packets, before, used = self._packets_handled(), time.perf_counter(), time.process_time()
-            try:
-                self._workers.advance(self.choice.is_single_threaded)
-            except Exception as error:  # Raised; or a rule's own exception if Numba compiled it in this process
-                raise rule_error(self._combination.owners, error) or error from error
-            spent, used = time.perf_counter() - before, time.process_time() - used
-            check_recorded(state, self._combination.transports, self._combination.balancer, self._combination.queue)
-            self._deliveries.harvest(events)
-            self._programs.closed(self.flows.close(self._close_batch))
-            if self._has_tight_heaps:
-                tighten_heaps(self.memory, self.network.host_count)
-            status = int(state[State.status.offset])
-            self.flows.arena.check()
-            if status == at.POOL_FULL:
-                raise GradwireError("more than 33 million packets are queued", "fabric", "smaller buffers")
-            if status in (at.BUSY, at.QUIET):
-                state[State.streak.offset] = 0
-            is_trial = self.choice.note(status, self._packets_handled() - packets, spent, used)
-            if status == at.EXHAUSTED:
-                factor = min(2.0, max(0.5, CALL_SECONDS / max(spent, 1e-6)))
-                least = self._budgets[0] if factor < 1 else 1  # a short call is followed by one twice as long
-                self._budget = min(max(least, int(self._budget * factor)), self._budgets[1])
-            if is_trial:  # a measurement of one thread ends soon, and so does a call of threads without processors
-                self._budget = max(1, self._budget // 16)
-            if self._is_stop_requested():
-                return True
-            if status == at.REACHED:
-                return False
-
-    def _packets_handled(self) -> int:
-        """Return the packets that all threads have handled, over all windows."""
-        first = int(self.memory.state[State.thread_records.offset])
-        return int(
-            self.memory.state[
-                first + Thread.total_work.offset : first + self.threads * Thread.WORDS : Thread.WORDS
-            ].sum()
-        )
-
-    def reuse_records_at_once(self) -> None:
-        """Free message records every few windows and sweep heaps as often as possible, for tests.
-
-        Neither may affect results. Runs free records in batches of `CLOSE_BATCH`, so short ones never reuse a record;
-        and heaps have spare room, so few are ever swept.
-        """
-        self._budget, self._budgets = 4, (4, 4)
-        self._close_batch = 1
-        self._has_tight_heaps = True
-
-    def _is_stop_requested(self) -> bool:
-        """Call `on_progress` about every `CALL_SECONDS`, however short the calls of the engine are. They are very short
-        between samples of queues, for example."""
-        now = time.perf_counter()
-        if self.on_progress is None or now - self._asked < CALL_SECONDS:
-            return False
-        self._asked = now
-        return self.on_progress(self.now)
 
     def _watch(self) -> None:
         """Set `stalled` if time passes without new data."""
@@ -498,8 +376,8 @@ class Fabric:
         elif self.idle:
             self.stalled = "no pending events"
         elif self.now - since >= self.patience:
-            silent = format_rounded_time(self.now - since)
-            self.stalled = f"no new data has arrived anywhere for {silent}: {self._open_messages()}"
+            silent, summary = format_rounded_time(self.now - since), summarize_open_messages(self, self.undelivered)
+            self.stalled = f"no new data has arrived anywhere for {silent}: {summary}"
 
     def describe_open(self) -> list[str]:
         """Return descriptions of the undelivered messages for a stall report (`open_messages`)."""
@@ -508,39 +386,6 @@ class Fabric:
     def forget_packets(self) -> None:
         """Empty the log of packets, if it serves only stall reports."""
         self._logs.packets.clear()
-
-    def _open_messages(self) -> str:
-        """Return a summary of the undelivered messages: their number, and the one that lacks most. It does not depend
-        on the positions of records."""
-        state, records = self.memory.state, self.flows.records
-        r = records.receiver(np.arange(records.used))
-        receiver_records = view(Receiver, state, r)
-        receivers = r[(receiver_records.is_done == 0) & (receiver_records.packets > 0)]
-        if not len(receivers):
-            return f"{self.undelivered} messages are not delivered"
-        missing, arrived, kinds = (
-            view(Receiver, state, receivers).nbytes - view(Receiver, state, receivers).received_bytes,
-            view(Receiver, state, receivers).received_bytes,
-            view(Receiver, state, receivers).kind,
-        )
-        first = int(receivers[np.lexsort((kinds, arrived, -missing))[0]])
-        receiver = view(Receiver, state, first)
-        owner = self.transports[int(receiver.kind) & ((1 << at.SET_SHIFT) - 1)].owner
-        received, size = int(receiver.received_bytes), int(receiver.nbytes)
-        name = kind_of(owner) or f"{owner.__name__} ({class_file(owner)})"
-        return f"one of {self.undelivered} undelivered messages has {received} of {size} bytes, over transport {name}"
-
-    def _look_for_deadlock(self, now: Ps) -> Ps | None:
-        """Set `deadlock` if flow control has stopped ports for good; return the time of the next check. Checks stop at
-        the first deadlock, and pause while a scheduled action could set the ports going again."""
-        if self.agenda.next_action < at.FOREVER:
-            return Ps(now + DEADLOCK_CHECK_INTERVAL)
-        cycle = find_deadlock(self.memory, self.network)
-        if not cycle:
-            return Ps(now + DEADLOCK_CHECK_INTERVAL)
-        ports = " waits for ".join([*cycle, cycle[0]])
-        self.deadlock = f"flow-control deadlock at {format_time(now)} or earlier: {ports}"
-        return None
 
     def close(self) -> None:
         """End the worker threads."""

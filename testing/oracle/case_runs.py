@@ -117,7 +117,7 @@ def fabric_of(case: Case, *, threads: int = 1, window: Ps | None = None, compile
         folder=case.folder,
         compiled=compiled,
     )
-    fabric.reuse_records_at_once()
+    fabric.advance.reuse_records_at_once()
     for change in case.changes:
         fabric.agenda.add(Ps(change.time), partial(_change, fabric.control, change))
     return fabric

@@ -58,9 +58,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 def together(case: Any, network: Any, routing: Any, threads: int) -> Any:
     """The engine with all threads in every window, however little there is to do in it, and in short calls."""
     fabric = packet_fabric(case, network, routing, threads)
-    advance = fabric._workers.advance  # type: ignore[attr-defined]
-    fabric._workers.advance = lambda alone: advance(False)  # type: ignore[attr-defined]
-    fabric._budget = 17  # type: ignore[attr-defined]
+    advance = fabric.advance.workers.advance  # type: ignore[attr-defined]
+    fabric.advance.workers.advance = lambda alone: advance(False)  # type: ignore[attr-defined]
+    fabric.advance.budget = 17  # type: ignore[attr-defined]
     return fabric
 
 

@@ -40,7 +40,7 @@ def engine(case: Case) -> Outcome:
 
 
 def together(fabric: Any) -> None:
-    fabric.choice.fix(alone=False)
+    fabric.advance.choice.fix(alone=False)
 
 
 def paused(

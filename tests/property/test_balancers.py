@@ -57,7 +57,7 @@ def test_engine_and_oracle_choose_the_same_paths(kind, data):
 
 
 def together(fabric):
-    fabric.choice.fix(alone=False)
+    fabric.advance.choice.fix(alone=False)
 
 
 def two_ways(slow: int, fast: int):

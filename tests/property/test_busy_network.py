@@ -52,13 +52,13 @@ def test_results_do_not_depend_on_changing_thread_use(case, alone, threads):
     ways = []
 
     def watch(fabric):
-        advance = fabric._workers.advance
+        advance = fabric.advance.workers.advance
 
         def noted(alone):
             ways.append(alone)
             advance(alone)
 
-        fabric._workers.advance = noted
+        fabric.advance.workers.advance = noted
 
     assert first_difference(run_engine(case, threads=threads, prepare=watch), alone) == ""
     assert set(ways) == {True, False}, "the case is meant to be worked on both by one thread and by all"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import US, cases
 
-import gradwire.sim.engine.fabric
+import gradwire.sim.engine.time_advance
 from gradwire.jit.records.header import State
 from gradwire.protocols.transports.dlcp.dlcp import Dlcp
 from gradwire.protocols.transports.tcp.dctcp import Dctcp
@@ -29,20 +29,20 @@ def tables():
 
 def together(fabric):
     """Let all threads take part in every window, however little there is to do in it."""
-    advance = fabric._workers.advance
-    fabric._workers.advance = lambda alone: advance(False)
+    advance = fabric.advance.workers.advance
+    fabric.advance.workers.advance = lambda alone: advance(False)
 
 
 def hurried(fabric):
     """Come back to Python after every single window."""
-    fabric._budget = 1
-    advance = fabric._workers.advance
+    fabric.advance.budget = 1
+    advance = fabric.advance.workers.advance
 
     def one(alone):
-        fabric._budget = fabric.memory.state[State.budget.offset] = 1
+        fabric.advance.budget = fabric.memory.state[State.budget.offset] = 1
         advance(alone)
 
-    fabric._workers.advance = one
+    fabric.advance.workers.advance = one
 
 
 @budget(0.5)
@@ -84,9 +84,9 @@ def test_results_do_not_depend_on_flow_record_reuse(batch, monkeypatch):
     @budget(0.5)
     @given(cases(("ecmp",)))
     def same(case):
-        monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", batch)
+        monkeypatch.setattr(gradwire.sim.engine.time_advance, "CLOSE_BATCH", batch)
         reused = run_engine(case)
-        monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", 1 << 40)
+        monkeypatch.setattr(gradwire.sim.engine.time_advance, "CLOSE_BATCH", 1 << 40)
         assert first_difference(reused, run_engine(case)) == ""
 
     same()

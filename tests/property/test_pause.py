@@ -25,7 +25,7 @@ def dctcp(**more: Any) -> Dctcp:
 
 
 def together(fabric: Any) -> None:
-    fabric.choice.fix(alone=False)
+    fabric.advance.choice.fix(alone=False)
 
 
 @st.composite

@@ -119,7 +119,7 @@ def played(made: Any, *, simpy: bool, threads: int = 1, loss: float = 0.0) -> An
     """What is known of every step when all is over, and when every message was delivered."""
     case = Case(star(HOSTS, LinkSpec(10**10, US, loss)), TABLES, [], host_latency=LATENCY)
     fabric = fabric_of(case, threads=threads)
-    fabric.choice.fix(alone=threads == 1)
+    fabric.advance.choice.fix(alone=threads == 1)
     coupling = Coupling(FabricWithoutPrograms(fabric) if simpy else fabric, LATENCY, ["a", "b", "c", "d"])
     track = coupling.play(made)
     assert coupling.run(lambda: track.finished, until=FOREVER)
@@ -201,7 +201,7 @@ def test_program_memory_does_not_grow_with_steps():
             type(made)(made.table, made.hosts, made.workers, made.stations, lambda count=count: steps(count))
         )
         patch = pytest.MonkeyPatch()
-        patch.setattr("gradwire.sim.engine.fabric.CLOSE_BATCH", 1)
+        patch.setattr("gradwire.sim.engine.time_advance.CLOSE_BATCH", 1)
         assert coupling.run(lambda track=track: track.finished, until=10**14)
         patch.undo()
         assert len(track.steps) == count and len(track.live) <= 4

@@ -24,7 +24,7 @@ SOON = 4_000 * US  # networks with cycles may block for good when they pause
 
 def together(fabric: Any) -> None:
     """Let threads share the work even where it is little."""
-    fabric.choice.fix(alone=False)
+    fabric.advance.choice.fix(alone=False)
 
 
 @st.composite

@@ -22,7 +22,7 @@ def dctcp(**more: Any) -> Dctcp:
 
 
 def together(fabric: Any) -> None:
-    fabric.choice.fix(alone=False)
+    fabric.advance.choice.fix(alone=False)
 
 
 @budget()

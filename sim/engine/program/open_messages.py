@@ -15,6 +15,7 @@ from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.flows import Receiver, Sender
 from gradwire.jit.records.programs import LogRow
+from gradwire.protocols.registry import class_file
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.inner_units import Ps
@@ -78,6 +79,28 @@ def describe_open_messages(fabric: HasMessages, tracks: Sequence[Track]) -> list
     if lines:
         lines += logged or [PACKET_LOG_HINT]
     return lines
+
+
+def summarize_open_messages(fabric: HasMessages, undelivered: int) -> str:
+    """Return a summary of the undelivered messages: their number, and the one that lacks most. It does not depend on
+    the positions of records."""
+    state, records = fabric.memory.state, fabric.flows.records
+    r = records.receiver(np.arange(records.used))
+    receiver_records = view(Receiver, state, r)
+    receivers = r[(receiver_records.is_done == 0) & (receiver_records.packets > 0)]
+    if not len(receivers):
+        return f"{undelivered} messages are not delivered"
+    missing, arrived, kinds = (
+        view(Receiver, state, receivers).nbytes - view(Receiver, state, receivers).received_bytes,
+        view(Receiver, state, receivers).received_bytes,
+        view(Receiver, state, receivers).kind,
+    )
+    first = int(receivers[np.lexsort((kinds, arrived, -missing))[0]])
+    receiver = view(Receiver, state, first)
+    owner = fabric.transports[int(receiver.kind) & ((1 << at.SET_SHIFT) - 1)].owner
+    received, size = int(receiver.received_bytes), int(receiver.nbytes)
+    name = kind_of(owner) or f"{owner.__name__} ({class_file(owner)})"
+    return f"one of {undelivered} undelivered messages has {received} of {size} bytes, over transport {name}"
 
 
 def _describe(fabric: HasMessages, tracks: Sequence[Track], flow: int) -> str:

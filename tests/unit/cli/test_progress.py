@@ -15,7 +15,7 @@ from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.readable import wall_text
 from gradwire.scenarios.units import UnitError, parse_wall
 from gradwire.sim import progress as at
-from gradwire.sim.engine import fabric
+from gradwire.sim.engine import time_advance
 from gradwire.sim.progress import Observer, ProgressReport, WallClockLimit
 from gradwire.sim.simulate import packet_fabric, simulate
 from gradwire.studies.eta import RemainingTime, SpeedEstimate
@@ -55,7 +55,7 @@ class Clock:
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds that pass as somebody looks, and an engine that rests after every few windows."""
     monkeypatch.setattr(at.time, "monotonic", Clock())
-    monkeypatch.setattr(fabric, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(time_advance, "CALL_SECONDS", 0.0)
 
 
 # --- looking up ------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_summary_names_how_the_run_ended() -> None:
 def test_progress_shares_rise_to_one(scenario: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at, "PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr(at, "MAX_PROGRESS_SHARE", 1e9)
-    monkeypatch.setattr(fabric, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(time_advance, "CALL_SECONDS", 0.0)
     seen: list[ProgressReport] = []
     simulate(scenario, TRACE, progress=seen.append)
     shares = [standing.share for standing in seen]
@@ -220,7 +220,7 @@ def test_remaining_time_estimates_are_within_25_percent(monkeypatch: pytest.Monk
     """All pushes of a job precede its pulls, on a machine of 5,000 packet-hops a second."""
     monkeypatch.setattr(at, "PROGRESS_INTERVAL_S", 0.0)
     monkeypatch.setattr(at, "MAX_PROGRESS_SHARE", 1e9)
-    monkeypatch.setattr(fabric, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(time_advance, "CALL_SECONDS", 0.0)
     seen: list[ProgressReport] = []
     simulate(case(job={"iterations": 2, **ps_job(7)}), TRACE, progress=seen.append)
     clock = [0.0]

@@ -17,8 +17,7 @@ from gradwire.scenarios.inner_units import Ps
 from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.sim import simulate as module
 from gradwire.sim import stall_timeout
-from gradwire.sim.engine import fabric as engine
-from gradwire.sim.engine import logs
+from gradwire.sim.engine import logs, time_advance
 from gradwire.sim.progress import ProgressReport
 from gradwire.sim.run import submitted_messages
 from gradwire.sim.simulate import Stalled, packet_fabric, simulate
@@ -34,7 +33,7 @@ SHORT = {
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is handed over and packed as soon as it can be."""
-    monkeypatch.setattr(engine, "CLOSE_BATCH", 1)
+    monkeypatch.setattr(time_advance, "CLOSE_BATCH", 1)
     monkeypatch.setattr(logs, "MAX_PENDING_DROPS", 10)
     monkeypatch.setattr(row_blocks, "ROWS", 500)
     monkeypatch.setattr(row_blocks, "IN_MEMORY", 10_000)
@@ -99,7 +98,9 @@ def test_engine_memory_does_not_grow_with_iterations(
     eager: None, fabrics: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both runs are cut in the middle of a job, as little is left at its end in any case."""
-    monkeypatch.setattr(engine, "CALL_SECONDS", 1e9)  # else how often records are freed goes by the machine's speed
+    monkeypatch.setattr(
+        time_advance, "CALL_SECONDS", 1e9
+    )  # else how often records are freed goes by the machine's speed
 
     def run(duration: str, iterations: int = 99) -> tuple[dict[str, int], Result]:
         settings = [f"duration={duration}", f"job.iterations={iterations}"]

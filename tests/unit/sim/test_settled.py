@@ -11,8 +11,8 @@ from transport_bench import US, star_of
 from gradwire.scenarios.errors import StallError
 from gradwire.scenarios.schema.network.network import Switch
 from gradwire.scenarios.wire import DLCP_ACK_BYTES, TCP_OVERHEAD, UDP_OVERHEAD
+from gradwire.sim.engine.events import Delivery as Delivered
 from gradwire.sim.engine.events import Settled
-from gradwire.sim.engine.fabric import Delivery as Delivered
 from gradwire.sim.engine.fabric import Fabric
 from gradwire.sim.processes.coupling import Coupling
 from gradwire.sim.processes.message import Message

@@ -66,7 +66,7 @@ def test_exception_of_rule_compiled_in_process_is_reported(own: bool, monkeypatc
 
     network = star_of(2)
     fabric = Fabric(network, build_routing(network), switch=Switch(), transports=[transport("dctcp")])
-    monkeypatch.setattr(fabric._workers, "kernel", replace(fabric._workers.kernel, run=run))
+    monkeypatch.setattr(fabric.advance.workers, "kernel", replace(fabric.advance.workers.kernel, run=run))
     monkeypatch.setattr(guarded_rules, "is_user_defined", lambda owner: own)
     with pytest.raises(
         ScenarioError if own else KeyError, match="has raised KeyError: 'seven'; expected" if own else "seven"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-import gradwire.sim.engine.fabric
+import gradwire.sim.engine.time_advance
 from gradwire.jit.counter_rng import draw
 from gradwire.jit.uncompiled import uncompiled
 from gradwire.protocols.transports import base
@@ -112,7 +112,7 @@ def test_stop_ends_a_flow_waiting_for_the_nic():
 def test_timers_of_finished_flows_do_not_fill_the_timer_heap(monkeypatch):
     """Hundreds of short messages within one time-out leave pending timers, which once filled the host's heap and its
     neighbour's."""
-    monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", 1 << 40)
+    monkeypatch.setattr(gradwire.sim.engine.time_advance, "CLOSE_BATCH", 1 << 40)
     letters = [MessageSpec(0, src, 1 - src, 100, DCTCP) for src in (0, 1)]
     letters += [MessageSpec(2 * US, n % 5 // 4, 1 - n % 5 // 4, 3_000, DCTCP, after=n) for n in range(200)]
     engine = agree(Case(star(2, LinkSpec(10**11, US)), tables(), letters))
@@ -122,7 +122,7 @@ def test_timers_of_finished_flows_do_not_fill_the_timer_heap(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 64])
 def test_simultaneous_messages_start_in_sending_order(batch, monkeypatch):
     """Flow records are reused latest first, which once reversed messages sent at the same time."""
-    monkeypatch.setattr(gradwire.sim.engine.fabric, "CLOSE_BATCH", batch)
+    monkeypatch.setattr(gradwire.sim.engine.time_advance, "CLOSE_BATCH", batch)
     letters = [MessageSpec(n, 0, 1, 500, DLCP) for n in range(100)]
     letters += [MessageSpec(500 * US, 0, 1, 9_000, DLCP)] + [MessageSpec(40 * US, 0, 1, 500, DLCP, after=100)] * 100
     engine = agree(Case(star(2, LinkSpec(10**10, US)), tables(), letters))
