@@ -8,7 +8,8 @@ A source is started anew with other seeds as long as the soak runs, in as many p
 
 `schema` draws values from the JSON Schema of a scenario, `drawn` whole scenarios, `played` runs one through `check`, the
 engine and the oracle; `scenarios` is the source made of them, `uncompiled` the same with the engine as plain
-Python: each scenario has other components, which need not be compiled. `readers` damages files, `agents` what agents hear.
+Python: each scenario has other components, which need not be compiled. `damage` changes files; `readers` and `results`
+read them. `agents` damages what agents hear.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Damaged Results, trainings and sweeps as a source of cases: every command that reads one shows it or refuses it.
+"""Runs commands on damaged Results, training runs and sweeps; every command shows or refuses what it reads.
 
-Whole folders are changed as `tests.soak.readers` changes the files of a trace: columns of Parquet, values of JSON and
-TOML, and bytes. Commands run in this process, through the command line's own door, and may end with 0, 1 or 2.
+Whole folders are changed by `tests.soak.damage`: columns of Parquet, values of JSON and TOML, and bytes. Commands run in
+this process, through the command line's own door, and may end with 0, 1 or 2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import gradwire.traces.storage.memory_limits
 from gradwire.cli import app
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.simulate import simulate
-from tests.soak.readers import ROOM, by_bytes, by_json, by_lines, by_numbers, by_table, scratch
+from tests.soak.damage import by_bytes, by_json, by_lines, by_numbers, by_table
+from tests.soak.readers import ROOM, scratch
 
 PATIENCE_S = 20
 """Seconds of a processor that a case may take."""
