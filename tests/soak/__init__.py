@@ -6,10 +6,10 @@ Every source of cases is a module with a function `cases(seed)` that yields pair
 says how to get the same case again, the thunk answers with a word of `ANSWERS` and raises anything that is a failure.
 A source is started anew with other seeds as long as the soak runs, in as many processes as it is given.
 
-`schema` draws values from the JSON Schema of a scenario, `drawn` whole scenarios, `played` runs one through `check`, the
-engine and the oracle; `scenarios` is the source made of them, `uncompiled` the same with the engine as plain
-Python: each scenario has other components, which need not be compiled. `damage` changes files; `readers` and `results`
-read them. `agents` damages what agents hear.
+`schema` draws values from the JSON Schema of a scenario, `drawn` whole scenarios, whose files `scenario_files` writes;
+`played` runs one through `check`, the engine and the oracle; `scenarios` is the source made of them, `uncompiled` the same
+with the engine as plain Python: each scenario has other components, which need not be compiled. `damage` changes files;
+`readers` and `results` read them. `agents` damages what agents hear.
 """
 
 from __future__ import annotations
