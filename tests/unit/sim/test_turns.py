@@ -17,7 +17,7 @@ from gradwire.scenarios.loading.load import build_scenario
 from gradwire.sim.sessions.async_session import AsyncSession
 from gradwire.sim.sessions.session import Session
 from gradwire.workload.schedulers.tictac import TicTac
-from tests.unit.training.test_simulated import scenario
+from tests.support.simulated_cases import scenario
 
 LATENCY = 2_000_000
 """Of a host's software, picoseconds."""

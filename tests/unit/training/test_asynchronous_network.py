@@ -32,8 +32,8 @@ from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
 from tests.support.sim_cases import make_trace  # noqa: E402
+from tests.support.simulated_cases import scenario  # noqa: E402
 from tests.support.training_cases import plain, resnet, same  # noqa: E402
-from tests.unit.training.test_simulated import scenario  # noqa: E402
 
 DATA = images("synthetic", 8, limit=400)
 SHALLOW = {"queues": 8, "buffer": "32KiB", "ecn_threshold": "16KiB", "selective_drop": True}

@@ -24,9 +24,9 @@ from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
 from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.simulated_cases import LOSSY, RING, scenario  # noqa: E402
 from tests.support.training_cases import resnet  # noqa: E402
 from tests.unit.training.test_asynchronous import DATA  # noqa: E402
-from tests.unit.training.test_simulated import LOSSY, RING, scenario  # noqa: E402
 
 INFOS = [TensorInfo("m", (12, 10), 120, "float32", 0), TensorInfo("b", (7,), 7, "float32", 1)]
 EVERY = [

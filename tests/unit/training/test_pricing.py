@@ -17,7 +17,7 @@ from gradwire.training.build import data_of, trainer_of  # noqa: E402
 from gradwire.training.networks.simulated import Simulated  # noqa: E402
 from gradwire.training.networks.simulated_async import SimulatedTurns  # noqa: E402
 from gradwire.training.parameter_server.asynchronous_trainer import LinkTiming  # noqa: E402
-from tests.unit.training.test_simulated import made_trace, scenario  # noqa: E402
+from tests.support.simulated_cases import made_trace, scenario  # noqa: E402
 
 INFOS = [TensorInfo(f"t{n}", (numel,), numel, "float32", n) for n, numel in enumerate((1000, 10, 90_000, 3))]
 MS = 10**9

@@ -39,9 +39,9 @@ from gradwire.training.reducers.topk import TopK  # noqa: E402
 from gradwire.training.systems.mipd import MIPD  # noqa: E402
 from gradwire.training.systems.slimdp import SlimDP  # noqa: E402
 from gradwire.training.trainer import Recipe, Trainer  # noqa: E402
+from tests.support.simulated_cases import made_trace, scenario  # noqa: E402
 from tests.support.training_cases import plain  # noqa: E402
 from tests.unit.training.test_asynchronous import DATA  # noqa: E402
-from tests.unit.training.test_simulated import made_trace, scenario  # noqa: E402
 
 PAYLOAD = 128
 EVERY = [
