@@ -1,4 +1,4 @@
-"""Sweeps as a whole: interrupted, killed, extended, with failures, and what the command and Python say of them."""
+"""Sweeps resume after interrupts, kills and failures, and the command and Python report on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ import gradwire
 from gradwire import cli
 from gradwire.scenarios.errors import MissingExtraError, ResultError, ScenarioError, ScenarioNote
 from gradwire.scenarios.loading.toml import write_toml
-from gradwire.studies.sweep.point_store import PointStore, Record
 from gradwire.studies.sweep.points import points_of
 from gradwire.studies.sweep.runner import SweepFailed, plan_sweep
 from gradwire.studies.sweep.schema import build_sweep
@@ -120,17 +119,6 @@ def test_killed_sweep_resumes(tmp_path: Path, whole: Any) -> None:
     assert {path.suffix for path in (out / "points").iterdir()} == {".json"}
 
 
-def test_running_marker_beside_a_record_is_removed(tmp_path: Path) -> None:
-    """The record counts, and the next run removes the marker of a running point."""
-    gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
-    points = tmp_path / "a" / "points"
-    key = next(path.stem for path in points.iterdir())
-    (points / f"{key}.running").touch()
-    (points / "gone.running").touch()
-    gradwire.sweep(sweep_tables(seeds=1), out=tmp_path / "a", jobs=1)
-    assert [path.name for path in points.glob("*.running")] == ["gone.running"]
-
-
 def test_interrupted_sweep_keeps_finished_points(tmp_path: Path) -> None:
     """The exit code is 130, tables hold the finished points, and the same command resumes the sweep."""
     (tmp_path / "sweep.toml").write_text(sweep_text(seeds=40))
@@ -166,63 +154,6 @@ def test_points_with_damaged_records_are_repeated(whole: Any, tmp_path: Path) ->
     said: list[str] = []
     gradwire.sweep(sweep_tables(), out=out, jobs=2, progress=lambda share, words: said.append(words))
     assert said[0] == "4/8 runs" and same_tables(out, whole.folder)
-
-
-@pytest.fixture(scope="module")
-def point_text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a sweep keeps of one point."""
-    out = tmp_path_factory.mktemp("point") / "out"
-    gradwire.sweep(sweep_tables(seeds=1), out=out, jobs=1)
-    return next((out / "points").glob("*.json")).read_text()
-
-
-def test_deeply_nested_record_counts_as_missing(point_text: str, tmp_path: Path) -> None:
-    store = PointStore(tmp_path)
-    store.make()
-    (store.points / "a.json").write_text(point_text)
-    (store.points / "b.json").write_text("[" * 100_000)
-    assert list(store.read_all(["a", "b"])) == ["a"]
-
-
-def test_record_with_an_altered_figure_is_refused(point_text: str) -> None:
-    """Each figure of each job is changed to another valid value."""
-    changed = 0
-    for job, each in json.loads(point_text)["jobs"].items():
-        for name, value in each["figures"].items():
-            data = json.loads(point_text)
-            data["jobs"][job]["figures"][name] = 1 if value == 0 else value / 2
-            with pytest.raises(ValueError, match="altered"):
-                Record.of_text(json.dumps(data))
-            changed += 1
-    assert changed > 10
-
-
-@pytest.mark.parametrize("value", [-1, True, None, "7", [], float("nan"), float("inf"), 10**400])
-def test_record_with_a_figure_out_of_range_is_refused(point_text: str, value: object) -> None:
-    """The file has no checksum, as in older versions."""
-    data = json.loads(point_text)
-    data.pop("checksum", None)
-    assert Record.of_text(json.dumps(data)).state == "done"
-    figures = next(iter(data["jobs"].values()))["figures"]
-    assert {"messages", "dropped"} & set(figures)
-    figures["dropped"] = value
-    with pytest.raises((ValueError, TypeError)):
-        Record.of_text(json.dumps(data))
-
-
-@pytest.mark.parametrize("damage", [
-    lambda data: data.update(jobs={}), lambda data: data.update(wall_s=-1.0), lambda data: data.update(digest=7),
-    lambda data: next(iter(data["jobs"].values()))["figures"].pop("dropped"),
-    lambda data: next(iter(data["jobs"].values()))["figures"].update(lost_share=1.5),
-    lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["counts"].__setitem__(0, -1),
-    lambda data: next(iter(data["jobs"].values()))["distributions"]["completion"]["values"].reverse(),
-])  # fmt: skip
-def test_record_with_missing_or_impossible_parts_is_refused(point_text: str, damage: Any) -> None:
-    data = json.loads(point_text)
-    data.pop("checksum", None)
-    damage(data)
-    with pytest.raises((ValueError, TypeError)):
-        Record.of_text(json.dumps(data))
 
 
 def test_crashed_worker_fails_only_its_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
