@@ -114,7 +114,7 @@ class Lines:
         self.left, self.where = number, ""
 
     def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if Path(frame.f_code.co_filename).name not in ("output.py", "replacing.py", "contextlib.py"):
+        if Path(frame.f_code.co_filename).name not in ("output_folder.py", "replacement.py", "contextlib.py"):
             return None
         if event == "line":
             if self.left == 0:
