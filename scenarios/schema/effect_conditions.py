@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.scenarios.schema.network.hosts_in_use import is_idle
+from gradwire.scenarios.schema.network.hosts_in_use import are_at_one_switch, is_idle
 
 Scenario = Any
 """`gradwire.scenarios.schema.scenario.Scenario`, whose fields declare their preconditions with this module."""
@@ -116,6 +116,13 @@ SEVERAL_PATHS = Precondition(
     "a topology with several paths",
 )
 """For keys of path choice."""
+
+SEVERAL_SWITCHES = Precondition(
+    lambda at: not are_at_one_switch(at.scenario) or ":" in at.scenario.load_balancing,
+    "all hosts that send or receive are at one switch",
+    "workers, servers or traffic at several switches",
+)
+"""For keys of path choice, too."""
 
 SEVERAL_ITERATIONS = Precondition(
     lambda at: at.owner is None or at.owner.iterations > 1 or at.is_trained(),

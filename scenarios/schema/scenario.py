@@ -23,7 +23,13 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.registry import components, is_known_kind
 from gradwire.scenarios.loading.toml import write_toml
 from gradwire.scenarios.schema.base import Flag, Mistakes, ScenarioTable
-from gradwire.scenarios.schema.effect_conditions import PACKETS, SEVERAL_PATHS, Precondition, TableContext
+from gradwire.scenarios.schema.effect_conditions import (
+    PACKETS,
+    SEVERAL_PATHS,
+    SEVERAL_SWITCHES,
+    Precondition,
+    TableContext,
+)
 from gradwire.scenarios.schema.emulation import Emulation
 from gradwire.scenarios.schema.exec import Exec
 from gradwire.scenarios.schema.fidelity import Fidelity
@@ -117,7 +123,12 @@ class Scenario(ScenarioTable):
     switch: Annotated[Switch, PACKETS] = Switch()
     host: HostTable = HostTable()
     load_balancing: Annotated[
-        str, BeforeValidator(_balancer), Field(json_schema_extra=examples("load_balancing")), SEVERAL_PATHS, PACKETS
+        str,
+        BeforeValidator(_balancer),
+        Field(json_schema_extra=examples("load_balancing")),
+        SEVERAL_PATHS,
+        SEVERAL_SWITCHES,
+        PACKETS,
     ] = "ecmp"
     """Choice among the shortest paths: by flow hash (weighted: in proportion to the links' rates), packet by packet
     (spray, least_queue), burst by burst (flowlet), or by the sending host, packet by packet (source routes; reps:

@@ -5,8 +5,9 @@ The answer is None if it depends on more than the scenario.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 
@@ -52,6 +53,15 @@ def is_idle(scenario: Any, ends: Iterable[str]) -> bool:
     """Return True if one of the nodes is a host that sends and receives nothing."""
     used = hosts_in_use(scenario)
     return used is not None and any(scenario.is_host(end) and end not in used for end in ends)
+
+
+def are_at_one_switch(scenario: Any) -> bool:
+    """Return True if all hosts that send or receive are at the same switch."""
+    racks, used = scenario.topology.racks, hosts_in_use(scenario)
+    if racks is None or not used:
+        return False
+    last_hosts = list(accumulate(racks))
+    return len({bisect_right(last_hosts, int(name[1:])) for name in used if scenario.is_host(name)}) == 1
 
 
 def _named(placement: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import components, is_known_kind
 from gradwire.scenarios.loss import allowed_loss
 from gradwire.scenarios.schema.base import Flag, Mistakes, Natural, ScenarioTable
-from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, SEVERAL_PATHS, Precondition
+from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, SEVERAL_PATHS, SEVERAL_SWITCHES, Precondition
 from gradwire.scenarios.schema.kinds import examples
 from gradwire.scenarios.schema.network import switch_conditions as conditions
 from gradwire.scenarios.schema.network.per_queue import OneForAll, count_text, fits
@@ -210,7 +210,7 @@ class Switch(ScenarioTable):
     trip of the cable and the packets in flight at both ends."""
     pfc_classes: Annotated[Annotated[tuple[int, ...], Field(min_length=1)] | None, conditions.PAUSES] = None
     """Queues with flow control; all if absent."""
-    flowlet_gap: Annotated[PositiveTime, conditions.FLOWLETS, SEVERAL_PATHS] = Ps(50_000_000)
+    flowlet_gap: Annotated[PositiveTime, conditions.FLOWLETS, SEVERAL_PATHS, SEVERAL_SWITCHES] = Ps(50_000_000)
     """Flowlet balancing: a flow that was silent for longer may change its path (our choice of the default)."""
     aggregation_slots: Annotated[
         int,
@@ -226,7 +226,9 @@ class Switch(ScenarioTable):
     aggregation_levels: Annotated[Literal[1, 2], conditions.SUMS, conditions.SEVERAL_SWITCHES] = 2
     """Levels of aggregation. 2: the switch of several workers sums theirs, and the server's switch sums those sums, as
     in ATP; results are copied in the same places. 1: the server's switch only."""
-    path_entropies: Annotated[Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None, SEVERAL_PATHS] = None
+    path_entropies: Annotated[
+        Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None, SEVERAL_PATHS, SEVERAL_SWITCHES
+    ] = None
     """Where hosts choose paths (source_random, source_round_robin, reps): number of entropies that a message chooses
     from, each drawn at random; any of 65,536 if absent. htsim has 64 [code]."""
 

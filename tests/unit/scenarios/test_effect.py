@@ -350,6 +350,8 @@ MORE_UNMET: dict[str, tuple[str, dict[str, Any], Any]] = {
     "quick adapt's threshold": ("transport.qa_threshold", {"transport": {"kind": "nscc", "trimming": False, "quick_adapt": False}}, "1us"),
     "two spines, one leaf": ("load_balancing", {"topology": {"kind": "leaf_spine", "leaves": 1, "hosts_per_leaf": 4, "spines": 2}}, "spray_random"),
     "one spine": ("load_balancing", {"topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 2, "spines": 1}}, "least_queue"),
+    "a job in one rack": ("load_balancing", {**WITH_JOB, "topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 4, "spines": 2}}, "spray_random"),
+    "entropies in one rack": ("switch.path_entropies", {**WITH_JOB, "load_balancing": "source_random", "topology": {"kind": "leaf_spine", "leaves": 2, "hosts_per_leaf": 4, "spines": 2}}, 2),
     "a dumbbell": ("load_balancing", {"topology": {"kind": "dumbbell", "left": 2}}, "reps"),
     "a fat tree of one uplink": ("load_balancing", {"topology": {"kind": "fat_tree", "k": 4, "tiers": 2, "oversubscription": 3.0}}, "spray_random"),
 }  # fmt: skip
