@@ -201,7 +201,7 @@ def _section(title: str, model: type[ScenarioTable]) -> list[str]:
     """One table of a file, and a line for each of its keys."""
     schema = TypeAdapter(model).json_schema()
     lines = [f"## {title}", ""]
-    described = (model.__doc__ or "").strip()
+    described = " ".join((model.__doc__ or "").split())
     if described and model is not Scenario:
         lines += [*textwrap.wrap(described, 100, break_long_words=False, break_on_hyphens=False), ""]
     if model in (UserTransport, UserReducer):
