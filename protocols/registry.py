@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradwire.jit.records import Record
+from gradwire.jit.records import Bitmap, Record
 from gradwire.jit.records.flows import Parameters, Receiver, Sender
 from gradwire.jit.records.network import Port, QueueClass, Switch
 from gradwire.scenarios.errors import ScenarioError
@@ -159,6 +159,38 @@ def check_contract(owner: object, name: str, where: str) -> None:
         function = getattr(owner, side, None)
         if function is not None:
             _check_function(function, side, name, where)
+    if fields:
+        _check_numbers(owner, name, where)
+
+
+def _check_numbers(owner: Any, name: str, where: str) -> None:
+    """Raise ScenarioError if a transport's numbers of bitmaps or offsets of fields contradict its records."""
+    for argument, side in (("flow", "sender"), ("receiver", "receiver")):
+        for record in _records_of(owner, argument):
+            needed = 1 + max(
+                (entry.index for entry in record.ENTRIES.values() if isinstance(entry, Bitmap)), default=-1
+            )
+            if getattr(owner, f"{side}_bitmaps") < needed:
+                what = f"{side}_bitmaps of {name!r} is {getattr(owner, f'{side}_bitmaps')}"
+                raise ScenarioError(
+                    what, where, f"at least {needed}, the number of bitmaps that {record.__name__} declares"
+                )
+    if owner.fresh_word == 0:
+        expected = "the offset of the sender's field that counts packets sent once, such as Flow.sent_once.offset"
+        raise ScenarioError(f"fresh_word of {name!r} is 0", where, expected)
+    senders: list[type[Record]] = [Sender, *_records_of(owner, "flow")]
+    words = max(record.WORDS for record in senders)
+    for field in ("fresh_word", "probe_word"):
+        if getattr(owner, field) >= words:
+            what = f"{field} of {name!r} is {getattr(owner, field)}"
+            raise ScenarioError(what, where, f"the offset of a field of the sender's record, which has {words} words")
+
+
+def _records_of(owner: type, argument: str) -> list[type[Record]]:
+    """Return the records that the functions of a component declare for an argument."""
+    functions = [(side, getattr(owner, side, None)) for side in ARGUMENTS]
+    declared = [declared_records(function.py_func, side) for side, function in functions if function is not None]
+    return list(dict.fromkeys(records[argument] for records in declared if argument in records))
 
 
 def _check_function(function: object, side: str, name: str, where: str) -> None:
@@ -224,6 +256,12 @@ def transport_parameters(owner: type[Transport], settings: JsonView, context: Co
         value = f"{len(values)} numbers" if values else repr(returned)
         what = f"{line}: parameters of {owner.__name__} returns {value}"
         raise ScenarioError(what, "transport", f"a list of {expected}")
+    if is_user_defined(owner):
+        counts = {_count_fields(record): record.__name__ for record in _records_of(owner, "params")}
+        count = max(counts, default=0)
+        if len(values) < count:
+            what = f"{line}: parameters of {owner.__name__} returns {len(values)} numbers"
+            raise ScenarioError(what, "transport", f"{count}, one for each field of {counts[count]}")
     for index, value in enumerate(values):
         error = "" if hasattr(value, "__index__") else "is not an integer"
         if not error and not -(1 << 63) <= operator.index(value) < 1 << 63:
@@ -232,6 +270,11 @@ def transport_parameters(owner: type[Transport], settings: JsonView, context: Co
             what = f"{line}: parameters of {owner.__name__} returns {value!r} as number {index}, which {error}"
             raise ScenarioError(what, "transport", expected)
     return [operator.index(value) for value in values]
+
+
+def _count_fields(record: type[Record]) -> int:
+    """Return the number of integers that the fields of a record of parameters take."""
+    return max((entry.offset + entry.count for entry in record.ENTRIES.values()), default=0)
 
 
 def code_location(function: FunctionType) -> str:

@@ -40,7 +40,7 @@ control_bytes, data_overhead : bytes on the wire of a control packet, and of a d
 sender_bitmaps, receiver_bitmaps : number of bitmaps, with one bit per packet, at either end. The receiver's first one
     says which packets have arrived.
 fresh_word, probe_word : offsets of the sender's fields that count packets sent for the first time, and probes (0 =
-    none): `WindowFlow.nxt.offset`.
+    no probes): `WindowFlow.nxt.offset`.
 important(settings) : returns True if untagged packets are important (ECN-capable).
 parameters(settings, context) : returns at most 32 integers, the fields of `params` in their order. It is called for
     every base round trip and line rate of a run's flows (`Context`).

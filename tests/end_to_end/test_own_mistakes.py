@@ -98,6 +98,21 @@ def test_check_rejects_invalid_transport_parameters(scenario, tmp_path, given, s
 NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, RateFlow.next_packet.offset, 0"
 
 
+def test_check_rejects_fewer_bitmaps_and_parameters_than_declared(scenario):
+    """The engine would write beyond the record."""
+    one, two = 'next_packet = Word("number of the next packet")', '    lost = Bitmap(1, "lost")'
+    for code, says in (
+        (
+            RATE.replace(one, f"{one}\n{two}").replace("import Word", "import Bitmap, Word"),
+            "sender_bitmaps of 'mine:ConstantRate' is 0; expected at least 2, the number of bitmaps that RateFlow declares",
+        ),
+        (with_parameters("[]"), "parameters of ConstantRate returns 0 numbers; expected 1, one for each field of Rate"),
+    ):
+        with pytest.raises(ScenarioError) as raised:
+            prepare_inputs(scenario(code))
+        assert says in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("found", "given", "says"),
     [
@@ -115,6 +130,16 @@ NUMBERS = "sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 0, 1, Rate
             NUMBERS,
             NUMBERS.replace("RateFlow.next_packet.offset", "True"),
             "fresh_word of 'mine:ConstantRate' is True; expected a whole number from 0",
+        ),
+        (
+            NUMBERS,
+            NUMBERS.replace("RateFlow.next_packet.offset", "0"),
+            "fresh_word of 'mine:ConstantRate' is 0; expected the offset of the sender's field that counts packets",
+        ),
+        (
+            NUMBERS,
+            NUMBERS.replace("RateFlow.next_packet.offset, 0", "RateFlow.next_packet.offset, 999"),
+            "probe_word of 'mine:ConstantRate' is 999; expected the offset of a field of the sender's record, which has ",
         ),
         ('"udp", True', '"upd", True', "wire of 'mine:ConstantRate' is 'upd'; expected one of tcp, udp, roce"),
         ("percent: Count = 100", "percent = 100", "A non-annotated attribute was detected: `percent = 100`. "),

@@ -120,7 +120,7 @@ def on_data(params, receiver, sequence, size, ce, now):
 
 
 class Mine:
-    control_bytes, data_overhead, sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 64, 0, 0, 1, 0, 0
+    control_bytes, data_overhead, sender_bitmaps, receiver_bitmaps, fresh_word, probe_word = 64, 0, 0, 1, 40, 0
     start, pull, on_control, on_data = map(staticmethod, (start, pull, on_control, on_data))
     important = parameters = None
 """
