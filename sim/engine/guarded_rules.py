@@ -73,19 +73,23 @@ def check_recorded(state: Ints, transports: Sequence[type], balancer: type, queu
 
 
 def rule_error(owners: Sequence[type], error: Exception) -> ScenarioError | None:
-    """Return the error for an exception in compiled code, if user-defined components take part. The function that
-    raised it is not known."""
+    """Return the error for an exception in a rule, if user-defined components take part. Compiled code does not tell
+    which function raised it; the engine as plain Python does."""
     users = [f"{owner.__name__} ({class_file(owner)})" for owner in owners if is_user_defined(owner)]
     if not users:
         return None
     why = "an exception" if isinstance(error, MachineCodeError) else f"{type(error).__name__}: {error}"
-    code = traceback.extract_tb(error.__traceback__)[-1:]
-    why += "".join(f" at {each.filename}:{each.lineno}" for each in code if each.filename in map(class_file, owners))
-    return ScenarioError(
-        f"a compiled rule of {' or '.join(users)} has raised {why}",
-        "user-defined component",
-        f"rules without division by zero, and without `raise`; {DEBUG_HINT}",
-    )
+    files = [class_file(owner) for owner in owners]
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    expected = "rules without division by zero, and without `raise`"
+    if lines:
+        return ScenarioError(
+            f"{lines[-1].filename}:{lines[-1].lineno}: a rule has raised {why}",
+            "user-defined component",
+            "rules that raise no exception",
+        )
+    what = f"a compiled rule of {' or '.join(users)} has raised {why}"
+    return ScenarioError(what, "user-defined component", f"{expected}; {DEBUG_HINT}")
 
 
 def check_returned(owner: type, function: str, got: int, limit: int) -> None:

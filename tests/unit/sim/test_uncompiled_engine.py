@@ -86,10 +86,15 @@ def test_breakpoint_in_a_rule_sees_its_records(tmp_path, monkeypatch):
     assert seen == [8] * 3 * (8 + 1)
 
 
-def test_exception_in_a_rule_is_reported_with_its_line(tmp_path):
-    made = own_transport(tmp_path, "1 // (now - now)")
-    line = 1 + made.with_name("own.py").read_text()[: made.with_name("own.py").read_text().index("1 // (now")].count(
-        "\n"
-    )
-    with pytest.raises(ScenarioError, match=rf"ZeroDivisionError: .* at {made.with_name('own.py')}:{line};"):
+@pytest.mark.parametrize(
+    ("rule", "error"), [("1 // (now - now)", "ZeroDivisionError: "), ("flow.gap = 0.5", "TypeError: 'float' object ")]
+)
+def test_exception_in_a_rule_is_reported_with_its_line(tmp_path, rule, error):
+    """The engine itself raises the second one, when the rule writes to a record."""
+    made = own_transport(tmp_path, rule)
+    own = made.with_name("own.py")
+    line = 1 + own.read_text().partition(rule)[0].count("\n")
+    with pytest.raises(
+        ScenarioError, match=rf"{own}:{line}: a rule has raised {error}.*; expected rules that raise no"
+    ):
         simulate(made, compiled=False)
