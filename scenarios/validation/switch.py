@@ -318,6 +318,8 @@ def switch_remarks(scenario: Scenario) -> Iterator[str]:
             yield f"transport is {kind} but switch.queues is 1: there is no lower priority to demote to"
         if transport.wants_pfc and not switch.pfc:
             yield f"transport is {kind} but switch.pfc is off: each loss costs it a round trip"
+        if transport.ignores_losses and not switch.pfc:
+            yield f"transport is {kind} but switch.pfc is off: losses do not lower its rate"
         if transport.wants_order and transport.switches_between is None and _sprayed(scenario):
             yield f"transport is {kind} but packets are sprayed: it takes reordering for loss and goes back"
         if transport.wants_marks and switch.ecn_threshold is None:

@@ -165,6 +165,7 @@ class Timely(Reliable, Tcp):
     Retransmission is that of the TCP variants. [recalled] unless marked."""
 
     forgets = True
+    ignores_losses = True
     kind: Literal["timely"]
     t_low: PositiveTime = Ps(50_000_000)
     """Round trips below this raise the rate. The default is more than the delay of 500 KB of queue at 100 Gbps."""

@@ -31,6 +31,7 @@ class Transport(ScenarioTable):
     wants_trimming: ClassVar[bool] = False
     wants_shortest_first: ClassVar[bool] = False
     wants_pfc: ClassVar[bool] = False
+    ignores_losses: ClassVar[bool] = False
     needs_drops: ClassVar[bool] = False
     wants_marks: ClassVar[bool] = False
     wants_order: ClassVar[bool] = False

@@ -296,6 +296,7 @@ REMARKS: list[tuple[Any, dict[str, Any], str]] = [
     ("dcqcn", {"switch_ecn_threshold": "64KiB"}, "switch.pfc is off"),
     ("dcqcn", {"switch_pfc": True}, "switch.ecn_threshold is not set"),
     ("hpcc", {}, "switch.pfc is off"),
+    ("timely", {}, "switch.pfc is off: losses do not lower its rate"),
     ("ndp", {"switch_trim_threshold": "40KB", "switch_queues": 1}, "headers wait behind data"),
     (
         "dcqcn",
