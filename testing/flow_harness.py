@@ -168,15 +168,21 @@ class FlowHarness:
         words = getattr(self.sender, bitmap)
         return [i for i in range(self.packets) if words[i // 32] >> (i % 32) & 1]
 
-    def pull(self, now: int = 0, most: int = 1 << 30) -> list[int]:
-        """Return all packets that the sender can send now (at most `most`)."""
+    def pull(self, now: int = 0, most: int | None = None) -> list[int]:
+        """Return all packets that the sender can send now (at most `most`), ignoring its pacing. Raises AssertionError
+        if it would send for ever: more than the message a hundred times at once."""
         out: list[int] = []
-        while len(out) < most:
+        limit = 100 * self.packets + 1000 if most is None else most
+        while len(out) < limit:
             packet = int(self.run["pull"](self.memory, self.k, self.f, self.word(now)))
             if packet == at.BLOCKED:
                 break
             check_returned(self.owner, "pull", packet, self.packets)
             out.append(packet)
+        else:
+            if most is None:
+                name = self.owner.__name__
+                raise AssertionError(f"pull of {name} has returned {limit} packets at once; expected BLOCKED at last")
         return out
 
     def control(self, kind: int, sequence: int, argument: int, echo: int = 0, now: int = 0) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from numba import njit
 from pydantic import model_validator
 
 from gradwire.protocols.transports.constant_rate import ConstantRate
@@ -92,3 +93,21 @@ def test_unit_check_does_not_parse_messages_of_user_validators() -> None:
     ):
         FlowHarness(Wagons, 3, wagons=5)
     FlowHarness(Wagons, 3, wagons=4)
+
+
+@njit
+def _always_first(params, flow, now):  # type: ignore[no-untyped-def]
+    return 0
+
+
+class Endless(ConstantRate):
+    """It sends its first packet for ever."""
+
+    pull = staticmethod(_always_first)
+
+
+def test_pull_of_a_sender_that_never_stops_ends_with_its_name() -> None:
+    flow = FlowHarness(Endless, 3)
+    assert flow.pull(most=5) == [0] * 5
+    with pytest.raises(AssertionError, match=r"pull of Endless has returned 1300 packets at once; expected BLOCKED"):
+        flow.pull()
