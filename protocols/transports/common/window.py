@@ -151,7 +151,11 @@ def timeout(params: WindowParameters, flow: WindowFlow) -> int:
 
 @njit
 def observe(params: WindowParameters, flow: WindowFlow) -> None:
-    """Move DCTCP's alpha towards the share of marked packets, once per window of data (RFC 8257, section 3.3)."""
+    """Move DCTCP's alpha towards the share of marked packets, once per window of data (RFC 8257, section 3.3).
+
+    A window ends with the acknowledgement of its last packet, as in Linux (`dctcp_update_alpha`); the RFC waits for the
+    first one beyond it.
+    """
     if flow.una >= flow.observation_end and flow.acked > 0:
         share = flow.marked * ONE // flow.acked
         flow.alpha += fixed_mul(share - flow.alpha, params.gain)
