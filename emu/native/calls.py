@@ -81,9 +81,9 @@ def wait(file, events, many, wait_ms):
 
 @njit
 def yield_after_slice(state):
-    """Yield to other processes of this real-time priority [sched_yield(2)] if the time slice of an agent or a switch is
-    over; return the time if there are slices. Otherwise the others would be late by as long as this one has work, such
-    as the messages of an iteration that begins."""
+    """Yield to processes of equal real-time priority after a time slice; return the time if there are slices
+    [sched_yield(2)]. Otherwise the others would be late by as long as this one has work, such as the messages of an
+    iteration that begins."""
     if state.slice_ns == 0:
         return 0
     now = monotonic_ns(state.scratch)

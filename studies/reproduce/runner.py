@@ -47,7 +47,7 @@ MARK = "reproduction.txt"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What is reproduced, and how.
+    """Settings of a reproduction, which `run` carries out.
 
     names : of `gradwire.studies.reproduce.SETS`. `claims` : ids of the chosen ones; all if empty.
     out : folder of the Results and the page; an earlier reproduction in it is resumed.

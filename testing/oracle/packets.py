@@ -10,10 +10,18 @@ from gradwire.scenarios.arrays import Ints
 
 DATA, ACK, STOP, BITMAP, PROBE, NACK, PULL, PAUSE = range(8)
 HEADER = {
-    "dst": fields.destination_of, "size": fields.size_of, "kind": fields.kind_of, "priority": fields.priority_of,
-    "important": fields.is_important, "ce": fields.is_marked, "echo": fields.has_echo, "trimmed": fields.is_trimmed,
-    "entropy": fields.entropy_of, "all": fields.is_group_sum, "leaf": fields.is_node_sum,
-}  # fmt: skip
+    "dst": fields.destination_of,
+    "size": fields.size_of,
+    "kind": fields.kind_of,
+    "priority": fields.priority_of,
+    "important": fields.is_important,
+    "ce": fields.is_marked,
+    "echo": fields.has_echo,
+    "trimmed": fields.is_trimmed,
+    "entropy": fields.entropy_of,
+    "all": fields.is_group_sum,
+    "leaf": fields.is_node_sum,
+}
 BODY = {"flow": fields.flow_of, "sequence": fields.sequence_of, "argument": fields.argument_of}
 """Attributes of a packet in the engine's two words."""
 
