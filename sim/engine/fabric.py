@@ -155,7 +155,6 @@ class Fabric:
         self._programs = Programs(self.flows, self._post)
         self._logs = Logs(self.memory, self.flows)
         self._deliveries = Deliveries(self.memory, self.flows, self._logs, missing)
-        self.forward: FastForward | None = None
         self._quiet: tuple[int, int] = (0, -1)
         self.stalled = ""
         self.agenda = Schedule()
@@ -265,10 +264,15 @@ class Fabric:
         self._recorder = recorder = StepRecorder(step_taker)
         self._programs.take, self._logs.taker = take, recorder.drops
 
+    @property
+    def forward(self) -> FastForward | None:
+        """The part that skips repeated iterations; None if all are simulated."""
+        return self.advance.forward
+
     def fast_forward(self, limit: Ps, why: str = "") -> None:
         """Skip iterations that repeat exactly from now on, up to the end of the run (see `FastForward`). Needs
         `hand_over`. `why`: a reason not to skip any, if there is one."""
-        self.forward = self.advance.forward = FastForward(
+        self.advance.forward = FastForward(
             self.memory,
             self.flows,
             self._programs,
