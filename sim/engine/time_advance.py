@@ -145,7 +145,7 @@ class TimeAdvance:
         while True:
             state[State.status.offset] = at.RUNNING
             state[State.budget.offset] = self.budget
-            state[State.holds.offset] = self.choice.is_forced
+            state[State.holds.offset] = 2 * self.choice.is_alone_for_long or self.choice.is_forced
             packets, before, used = self._packets_handled(), time.perf_counter(), time.process_time()
             try:
                 self.workers.advance(self.choice.is_single_threaded)

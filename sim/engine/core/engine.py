@@ -36,6 +36,7 @@ CLAIM = 8  # nodes that a thread takes at a time
 PERSISTENT = 4  # windows in a row before the number of threads changes
 CLAIMS, PUBLISHED = Thread.claims.offset, Thread.published.offset
 SENSE, BARRIER, QUIT, GO = State.sense.offset, State.barrier.offset, State.quit.offset, State.go.offset
+HOLDS = State.holds.offset
 PATIENCE = 100_000  # reads of the epoch before a worker returns to Python
 
 
@@ -247,6 +248,8 @@ def run(address: int, thread_number: int, threads: int, epoch: int) -> int:
     while patience > 0 and (thread_number == 0 or state.quit == 0):
         if thread_number and load_acquire(state, GO) == epoch:
             patience -= 1
+            if load_acquire(state, HOLDS) == 2:  # a waiting worker takes processor time from thread 0
+                break
             if patience < PATIENCE - SPINS_BEFORE_YIELDING:
                 sched_yield()
             continue

@@ -50,6 +50,14 @@ def test_single_thread_is_used_if_all_threads_are_slower():
     assert machine.spent["all"] < 0.05 * 20
 
 
+def test_threads_with_less_than_one_processor_pause():
+    """If other programs leave all threads together less than one processor, waiting for each other outweighs the rest,
+    also where a short measurement says that one thread is as slow. Trials take at most a twentieth of the time."""
+    machine = Machine()
+    machine.run(20, one=1e6, together=1e6, share=0.2)
+    assert machine.spent["all"] < 0.05 * 20
+
+
 def test_slow_threads_are_detected_without_processor_time():
     """A virtual machine may share its processors with other guests."""
     machine = Machine()
