@@ -29,6 +29,7 @@ from gradwire.scenarios.schema.job.parallel import ModelSplit
 from gradwire.scenarios.schema.job.training import Optimizer, RandomLoss, ReplayedLosses, Training, UserReducer
 from gradwire.scenarios.schema.measurement import Measure
 from gradwire.scenarios.schema.network.network import HostTable, Link, LinkOverride, Switch
+from gradwire.scenarios.schema.network.port_override import PortOverride
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.schema.network.transport import UserTransport
 from gradwire.scenarios.schema.network.transport_base import Transport
@@ -53,6 +54,7 @@ SECTIONS: tuple[tuple[str, type[ScenarioTable]], ...] = (
     ("[link]", Link),
     ("[[link_override]]", LinkOverride),
     ("[switch]", Switch),
+    ("[[switch.override]]", PortOverride),
     ("[host]", HostTable),
     ("[transport] of every kind", Transport),
     *_kinds("[transport]", "transport"),

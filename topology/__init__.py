@@ -48,7 +48,10 @@ __getattr__ = lazy_getattr(
 
 def network_of(scenario: Any) -> Network:
     """Return the network of a scenario, with the accelerators of its machines. Errors as in `build_network`."""
+    from gradwire.topology.port_settings import port_settings
+
     network = build_network(scenario.topology, scenario.link, scenario.link_override)
+    port_settings(network, scenario.switch)  # refuses overrides of no port
     inside = scenario.host.inside
     if inside is None:
         return network

@@ -48,6 +48,8 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     for field in ("drr_quantum", "shared_buffer", "ecn_ceiling", "trim_threshold"):
         if (value := getattr(switch, field)) is not None:
             reject(f"switch.{field}", unsupported, value, f"none, or {alternative}")
+    if switch.override:
+        reject("switch.override", "not supported: queues of the testbed are alike", len(switch.override), alternative)
     for field in ("shortest_first", "pfc"):
         if getattr(switch, field):
             reject(f"switch.{field}", unsupported, True, f"false, or {alternative}")

@@ -11,7 +11,7 @@ from gradwire.jit.records.header import State, StateRecord
 from gradwire.jit.records.table import Array, Pointer, Record, Reference, Space, Word
 
 
-class Sender(StateRecord, words=104):
+class Sender(StateRecord, words=112):
     """The sender of a message, of a connection, or of a group of messages."""
 
     data_header = Word("first header word of its full data packets")
@@ -42,7 +42,6 @@ class Sender(StateRecord, words=104):
     piggyback = Word("22 bits that every data packet carries; `pull` sets them for the packet it returns")
     stamps = Word("base of the slots for its packets' telemetry, 0 = none")
     stamp_mask = Word("number of slots - 1; the slot of a packet is its piggyback & this")
-    paths = Space(5, "fields of the load balancer")
     stream = Reference(lambda: Sender, "stream of the message (of a stream: itself), 0 = none")
     first_packet = Word(
         "message: number of its first packet in the stream; stream: packets that its transport no longer counts"
@@ -64,9 +63,8 @@ class Sender(StateRecord, words=104):
     allowed_loss = Word("payload that may be missing at delivery", "bytes")
     turn = Word("index among the consecutive messages of the same tensor part; rotating rules rotate by it")
     open_packets = Word("stream: packets of its messages that have records", "packets")
-    ties_since = Word(
-        "message: reference time of the ties of its packets, 0 = ties go by the absolute time", "ps", at=98
-    )
+    ties_since = Word("message: reference time of the ties of its packets, 0 = ties go by the absolute time", "ps")
+    paths = Space(14, "fields of the load balancer", at=98)
     una = Word("packet number: everything below has been acknowledged (transports with streams)", at=21)
     nxt = Word("number of the next new packet (transports with streams)", at=22)
 

@@ -117,6 +117,8 @@ class PortExtra(StateRecord, words=56):
     held = Array(8, "bytes of each class that came in by the opposite link and are queued in the switch", "bytes")
     headroom = Word("bytes of a class that are accepted beyond `pause_limit` until the far end has stopped", "bytes")
     delays = Pointer("histogram of queueing delays")
+    red_kmax = Word("queue from which on every packet is marked", "bytes")
+    trim_threshold = Word("queue from which on packets are trimmed to their headers", "bytes")
 
 
 class LinkHead(StateRecord, words=8):

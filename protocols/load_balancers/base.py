@@ -35,9 +35,12 @@ class Balancer:
     """Compiled function of hosts that choose the path of every packet."""
     on_feedback: ClassVar[Rule] = staticmethod(on_feedback)
     """Compiled function of hosts that learn from control packets, called if the class defines `pick_path`. Both may use
-    five words of the flow's record, initially zero: fields of a class derived with `Sender, space="paths"`."""
+    fourteen words of the flow's record, initially zero: fields of a class derived with `Sender, space="paths"`."""
     source_routes: ClassVar[bool] = False
     """True if switches use the entropy modulo the number of next hops, and leave the quotient in the packet."""
+    numbers_paths: ClassVar[bool] = False
+    """True if the lower bits of an entropy number the message's paths: `switch.path_entropies` is then a power of two,
+    at most 128."""
     sees_queues: ClassVar[bool] = False
     """True if it reads `queue` or `busy_until` of the candidate ports: the engine then updates them to `now` first."""
     table_words: ClassVar[int] = 0

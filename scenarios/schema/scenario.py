@@ -131,8 +131,9 @@ class Scenario(ScenarioTable):
         PACKETS,
     ] = "ecmp"
     """Choice among the shortest paths: by flow hash (weighted: in proportion to the links' rates), packet by packet
-    (spray, least_queue), burst by burst (flowlet), or by the sending host, packet by packet (source routes; reps:
-    hashes of entropies, reusing those of delivered packets)."""
+    (spray, least_queue), burst by burst (flowlet), or by the sending host, packet by packet (source routes;
+    entropies in turn, oblivious, without congested ones, bitmap, or those of delivered packets again, reps and
+    mixed)."""
     transport: Annotated[
         AnyTransport,
         Precondition(

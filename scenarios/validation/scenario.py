@@ -199,8 +199,21 @@ def _overrides(scenario: Scenario) -> Iterator[Mistake]:
 
 
 def _switch(scenario: Scenario) -> Iterator[Mistake]:
-    """Check sizes of [switch] against the capacity of queues, whichever key limits it (`Switch.queue_capacity`)."""
-    switch, transport = scenario.switch, scenario.transport
+    """Check the queues of [switch], and of every override if those are right."""
+    switch = scenario.switch
+    mistakes = list(_queues(scenario, switch))
+    yield from mistakes
+    for index, override in enumerate(() if mistakes else switch.override):
+        for mistake in _queues(scenario, switch.at_ports([index])):
+            changes = override.changes()
+            key = mistake.path.removeprefix("switch.")
+            path = f"switch.override[{index}].{key if key in changes else next(iter(changes))}"
+            yield replace(mistake, path=path, concerns=(*mistake.concerns, "switch"))
+
+
+def _queues(scenario: Scenario, switch: Switch) -> Iterator[Mistake]:
+    """Check sizes against the capacity of queues, whichever key limits it (`Switch.queue_capacity`)."""
+    transport = scenario.transport
     frame = frame_bytes(transport.payload, transport.overhead)
     lists_fit = True
     for key, value in (("buffer_share", switch.buffer_share), ("ecn_threshold", switch.ecn_threshold)):
@@ -220,6 +233,11 @@ def _switch(scenario: Scenario) -> Iterator[Mistake]:
     elif switch.ecn_threshold is None and switch.selective_drop:
         what = "needs a threshold above which to drop"
         yield Mistake("switch.selective_drop", what, True, "switch.ecn_threshold beside it", ("switch.ecn_threshold",))
+    room = max(rooms, default=None)
+    if switch.trim_threshold is not None and room is not None and switch.trim_threshold >= room.size:
+        what = f"is not below {room.words}: no space would be left for a header"
+        expected, concerns = f"less than {format_size(room.size)}", (f"switch.{room.key}",)
+        yield Mistake("switch.trim_threshold", what, format_size(switch.trim_threshold), expected, concerns)
 
 
 def _too_small(switch: Switch, room: QueueCapacity, frame: int) -> Mistake:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 NDP_PACKETS = 8  # full packets in NDP's queues
+MOST_PATHS = 128  # that `bitmap` keeps penalties of
 SENDERS = ("transport", "job", "traffic")
 """Keys that determine the sizes of packets: `concerns` of a mistake about them."""
 
@@ -91,11 +92,6 @@ def _trimming(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistak
             what = f"leaves headers without payload, which {transport.kind} cannot read"
             expected = 'no trim_threshold, or transport = "ndp" or "nscc"'
             yield Mistake("switch.trim_threshold", what, value, expected, (path, "transport"))
-    room = max(switch.queue_capacities(), default=None)
-    if room is not None and threshold >= room.size:
-        what = f"is not below {room.words}: no space would be left for a header"
-        concerns = (f"switch.{room.key}",)
-        yield Mistake("switch.trim_threshold", what, value, f"less than {format_size(room.size)}", concerns)
     if frames and threshold < max(frames):
         what = f"trims every queued packet: a full one has {format_size(max(frames))}"
         expected = f'several full packets, such as "{format_size(NDP_PACKETS * max(frames))}"'
@@ -232,10 +228,14 @@ def _paths(scenario: Scenario, known: list[UsedTransport]) -> Iterator[Mistake]:
 
 
 def _entropies(scenario: Scenario) -> Iterator[Mistake]:
-    """Check that a number of paths is set only if hosts choose paths."""
+    """Check that a number of paths is set only if hosts choose paths, and that these can number them."""
     entropies, balancing = scenario.switch.path_entropies, scenario.load_balancing
     if entropies is None or ":" in balancing:
         return
+    balancer = component("load_balancing", balancing)
+    if balancer is not None and balancer.numbers_paths and (entropies > MOST_PATHS or entropies & (entropies - 1)):
+        what, expected = f"cannot be numbered by {balancing}", f"a power of two, at most {MOST_PATHS}"
+        yield Mistake("switch.path_entropies", what, entropies, expected, ("load_balancing",))
     by_hosts = [kind for kind, each in components("load_balancing").items() if each.by_hosts()]
     if balancing not in by_hosts:
         what = f"has no effect with {balancing}: switches choose the paths"

@@ -35,6 +35,7 @@ from gradwire.testing.oracle.host import OracleHost
 from gradwire.testing.oracle.packets import PAUSE, Packet
 from gradwire.testing.oracle.port import OraclePort
 from gradwire.testing.oracle.switch import OracleSwitch
+from gradwire.topology.port_settings import port_settings
 from gradwire.topology.routing import build_routing
 
 
@@ -103,11 +104,13 @@ class Oracle:
         self.line_speed = [host.link.speed for host in self.hosts]
         nodes: list[OracleHost | OracleSwitch] = [*self.hosts, *switches]
         self.ports: list[OraclePort | OracleHost] = []
+        settings, which = port_settings(network, table)
         for index, link in enumerate(self.links):
             link.receive = nodes[network.link_dst[index]].receive
             near = nodes[network.link_src[index]]
             if isinstance(near, OracleSwitch):
-                port = OraclePort(self.log, link, table, case.seed, near.buffer, self.flows, policy)
+                own = settings[which[index]]
+                port = OraclePort(self.log, link, own, case.seed, near.buffer, self.flows, policy)
                 near.ports[index] = port
                 near.buffer.room[index ^ 1] = self._headroom(link, longest)
                 self.ports.append(port)

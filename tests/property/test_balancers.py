@@ -18,6 +18,7 @@ from gradwire.topology import LinkSpec, from_networkx, leaf_spine
 
 KINDS = (
     "ecmp_weighted", "least_queue", "flowlet", "flowlet_least_queue", "source_random", "source_round_robin", "reps",
+    "oblivious", "bitmap", "mixed",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import _drop, build_scenario
 from gradwire.scenarios.loading.overrides import path_steps
-from gradwire.scenarios.loading.registry import components
+from gradwire.scenarios.loading.registry import component, components
 from gradwire.topology import Network, build_network, network_of
 from tests.soak.scenario_files import graphs_trace, small_trace, write_files
 from tests.soak.schema import ABSENT, SCHEMA, Drawer
@@ -224,10 +224,31 @@ class Scenarios:
             pins["buffer"] = "60kB"
             for transport in transports:
                 transport.setdefault("payload", "1460B")
-        table = draw.table("Switch", pins)
+        table = draw.table("Switch", pins | {"override": ABSENT})
+        if rng.random() < 0.3:
+            table["override"] = self._overrides(rng, draw, table)
         if not draw.odd and "pfc_classes" in table:
             table["pfc_classes"] = [each for each in table["pfc_classes"] if each < table.get("queues", 8)] or [0]
+        if not draw.odd and "path_entropies" in table:
+            if component("load_balancing", self.combination.balancing).numbers_paths:
+                table["path_entropies"] = rng.choice((1, 4, 64, 128))
         return table
+
+    def _overrides(self, rng: Random, draw: Drawer, switch: dict[str, Any]) -> list[dict[str, Any]]:
+        """Settings of some ports, among those that the switch has."""
+        keys = [key for key in ("ecn_threshold", "ecn_ceiling", "trim_threshold") if key in switch]
+        if not {"shared_buffer", "buffer_share"} & switch.keys():
+            keys.append("buffer")
+        overrides = []
+        for _ in range(rng.choice((1, 1, 2))):
+            changes = {key: draw.value(key, {}) for key in keys if rng.random() < 0.5}
+            if "buffer" in changes and "trim_threshold" in switch and not draw.odd:
+                changes["buffer"] = "60kB"
+            if rng.random() < 0.2:
+                changes = {"ecn": False} | {key: changes[key] for key in ("buffer", "trim_threshold") if key in changes}
+            if changes or draw.odd:
+                overrides.append({"ports": draw.value("ports", {}), **changes})
+        return overrides
 
     def _job(self, rng: Random, draw: Drawer, network: Network | None, number: int, carrier: Any) -> dict[str, Any]:
         hosts = len(network.cards.hosts) // (1 + number) if network else 4

@@ -41,7 +41,7 @@ TAME: Mapping[str, Sequence[Any]] = {
     "cards": (1, 2), "hosts_per_group": (2, 3), "k": (2, 4), "p": (1, 2), "a": (1, 2, 3), "h": (1, 2), "groups": (2, 3),
     "dims": ([2, 2], [3, 2], [2, 2, 2]), "hosts_per_switch": (1, 2), "oversubscription": (1.0, 3.0), "tiers": (2, 3),
     "phase": ("early", "late"), "name": ("a", "b-1", "x.y"), "factor": (1.5, 10.0), "seed": (0, 1, 7, 2**40),
-    "rate": RATES,
+    "rate": RATES, "ports": ("*->h*", "*->*", "*0->*", "s*->h1*"),
 }  # fmt: skip
 """By name of the field: values of small scenarios that mostly fit each other."""
 

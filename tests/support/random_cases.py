@@ -70,11 +70,23 @@ def switches(draw: st.DrawFn, tables: list[Any]) -> Switch:
     exact = [count * frame for count in (1, 2, 5) for frame in frames]
     limits = st.sampled_from([f"{size}B" for size in (60, 3_000, 9_100, 20_000, *exact, *exact)])
     rooms = [size for size in (10_000, 25_000, 60_000, 10_000_000, *exact) if size >= max(frames)]
+    threshold = draw(st.one_of(st.none(), limits, st.lists(limits, min_size=queues, max_size=queues), limits))
+    different = st.fixed_dictionaries(
+        {"ports": st.just("*->*")},
+        optional={
+            "buffer": st.sampled_from(rooms).map("{}B".format),
+            **({"ecn_threshold": limits} if threshold is not None else {}),
+        },
+    )
+    overrides = draw(st.lists(st.one_of(different, st.just({"ports": "*->*", "ecn": False})), max_size=2))
+    for override in overrides:
+        override["ports"] = draw(st.sampled_from(("*->h0", "*->h*", "*->*", "*0->*")))
     return Switch.model_validate({
         "queues": queues,
         "buffer": f"{draw(st.sampled_from(rooms))}B",
-        "ecn_threshold": draw(st.one_of(st.none(), limits, st.lists(limits, min_size=queues, max_size=queues), limits)),
+        "ecn_threshold": threshold,
         "selective_drop": draw(st.booleans()),
+        "override": [override for override in overrides if len(override) > 1],
     })  # fmt: skip
 
 

@@ -25,7 +25,8 @@ def cmd_reproduce(
         typer.Argument(
             help="One or several of: dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped "
             "averaging; tolerance: effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared "
-            "with dense training and reducers; loop: accuracy over time on a fabric, by transport.",
+            "with dense training and reducers; loop: accuracy over time on a fabric, by transport; or uec: the "
+            "experiments of htsim's Ultra Ethernet simulator (--htsim).",
             autocompletion=complete_from("gradwire.studies.reproduce", "SETS"),
         ),
     ],
@@ -54,6 +55,12 @@ def cmd_reproduce(
             help="emu: judge by real sockets in virtual time, with simulations beside them. For dlcp and mlt.",
         ),
     ] = "sim",
+    htsim: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For uec: a checkout of github.com/ultraethernet/uet-htsim.")
+    ] = None,
+    beside: Annotated[
+        bool, typer.Option("--beside", help="For uec: also run the checkout's own htsim_uec and compare with that.")
+    ] = False,
     only_list: Annotated[
         bool, typer.Option("--list", help="Only list the runs, those that are done, and the time for the rest.")
     ] = False,
@@ -67,6 +74,20 @@ def cmd_reproduce(
 
     if world not in ("sim", "emu"):
         raise ScenarioError(f'"{world}" is no world', "--world", "sim, or emu")
+    if "uec" in sets:
+        unused = {"--full": full, "--pictures": pictures, "--text": text, "--device": device, "--list": only_list}
+        for option in (name for name, value in unused.items() if value):
+            raise ScenarioError("has no effect on uec", option, "--htsim, --claim, --seeds, --jobs, --out, --beside")
+        if len(sets) > 1 or htsim is None:
+            expected = "reproduce uec --htsim FOLDER, a checkout of github.com/ultraethernet/uet-htsim"
+            raise ScenarioError("needs htsim's files, and is reproduced alone", "uec", expected)
+        chosen = " ".join(claim or ())
+        _compare_htsim(
+            htsim, out or Path("results/reproduce-uec"), chosen, seeds or 1, jobs or cores(), beside, as_json
+        )
+        return
+    if htsim is not None or beside:
+        raise ScenarioError("is for uec only", "--htsim, --beside", "reproduce uec")
     output_dir = out or Path("results") / f"reproduce-{'-'.join([*sets, *(['testbed'] if world == 'emu' else [])])}"
     jobs = jobs or (cores() if device is None else 1)
     data = {key: value for key, value in (("pictures", pictures), ("text", text)) if value is not None}
@@ -92,6 +113,25 @@ def cmd_reproduce(
             typer.echo(f"    {line}")
         typer.echo(f"    {each.verdict.upper()}. {each.reason}")
     typer.echo(f"\npage and plots: {output_dir}/page.html")
+
+
+def _compare_htsim(checkout: Path, out: Path, chosen: str, seeds: int, jobs: int, beside: bool, as_json: bool) -> None:
+    """Compare with htsim's experiments; print the table and write the page."""
+    from gradwire.analysis.comparison.tables import print_grid
+    from gradwire.result_store.folders.output_folder import atomic_replace
+    from gradwire.result_store.provenance import command_line
+    from gradwire.studies.htsim.comparison import compare_rows, summary
+    from gradwire.studies.htsim.page import comparison_page, result_grid
+
+    with progress("reproduce uec", as_json) as show:
+        results = compare_rows(checkout, out, chosen, seeds, jobs, beside, show)
+    with atomic_replace(out / "page.html") as partial:
+        partial.write_text(comparison_page(results, command_line()), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in results]))
+        return
+    print_grid(result_grid(results))
+    typer.echo(f"{summary(results)}\npage and figures: {out}/page.html, rows.json")
 
 
 def _list(reproduction: Reproduction, jobs: int, as_json: bool) -> None:

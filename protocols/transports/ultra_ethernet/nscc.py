@@ -47,7 +47,7 @@ Our choices, some where the specification leaves them to the implementer:
   are coalesced: see `coalesced_acks`, also for receiver credits. Packets request an answer when nothing can follow them
   before one, and when they are retransmissions [code: htsim's];
 * the average delay weights each sample by the time since the last one, in base round trips (as one of the simulators
-  does); a trimmed packet counts with the base round trip [spec];
+  does), or as htsim does (`averaging`); a trimmed packet counts with the base round trip [spec];
 * the base round trip is learnt from packets sent once, not from headers, which are faster than any packet;
 * quick adapt by delay alone (`qa_threshold`) is for switches that do not trim and is enabled there only;
 * a packet is declared lost when one sent 1.5 windows (at least five packets) later has been acknowledged [code: an
@@ -102,6 +102,7 @@ from gradwire.scenarios.wire import DLCP_ACK_BYTES, UDP_OVERHEAD
 OVERTAKEN = 5  # smallest number of later packets after which a packet is lost
 MOST_BACKOFF = 12
 NEVER = 1 << 62
+SAMPLE_WEIGHT = 0.0125  # of a delay in htsim's average
 REFERENCE_BYTES, REFERENCE_RTT = 150_000, 12_000_000  # 100 Gbps for 12 us
 
 
@@ -173,7 +174,7 @@ def _process_nack(params: NsccParameters, flow: NsccFlow, sequence: int, now: in
     if bit(acknowledged, sequence) or bit(flow.lost, sequence):
         return
     _lose(flow, sequence)
-    average(flow, params.base_rtt, now)
+    average(params, flow, params.base_rtt, True, now)
     flow.was_trimmed = 1
     if not adapt(params, flow, True, True, 0, now):
         shrink(params, flow, 1)
@@ -210,7 +211,7 @@ def on_control(
     if rtt and params.has_window:
         flow.base_rtt = min(flow.base_rtt, rtt)
         delay = rtt - flow.base_rtt
-        average(flow, delay, now)
+        average(params, flow, delay, echo == 1, now)
         update_window(params, flow, newly, echo == 1, delay, now)
     _find_losses(params, flow)
 
@@ -251,14 +252,20 @@ class Nscc(Reliable, Transport):
     """Switches trim packets; decides target_delay and qa_threshold."""
     control: Literal["sender", "receiver", "both"] = "sender"
     """Side that limits sending: the sender by its window (NSCC), the receiver by pulls (RCCC), or both. The receiver's
-    pulls divide its line, as in EQDS and NDP; max_window is then sent before the first pull."""
+    pulls divide its line, as in EQDS and NDP."""
     ack_every: Annotated[int, Field(ge=1, le=256, strict=True)] = 1
     """Packets per acknowledgement. Marked packets, retransmissions, and packets that nothing can follow are answered at
     once. htsim has 16,384 bytes, 4 packets of 4 KiB [code]."""
     target_delay: Annotated[PositiveTime | None, WINDOW] = None
     """Target queueing delay; by default 0.75 unloaded round trips, 1 without trimming."""
     max_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] = 1.5
-    """Initial and largest window, in bandwidth-delay products."""
+    """Largest window, in bandwidth-delay products."""
+    initial_window: Annotated[float, Field(ge=0.01, le=1000, strict=True)] | None = None
+    """Initial window, in bandwidth-delay products, and with receiver credits what is sent before the first pull; the
+    largest window if absent."""
+    averaging: Annotated[Literal["time", "samples"], WINDOW] = "time"
+    """Average of delays: each weighs the time since the last one, in base round trips; or each weighs 0.0125, and a
+    delay above the target without a mark counts as a quarter of the base round trip [code: htsim]."""
     alpha: Annotated[Factor, WINDOW] = 4.0
     """Proportional increase: packets per round trip without any delay; scaled with the target as well."""
     fi: Annotated[Factor, WINDOW] = 5.0
@@ -338,6 +345,7 @@ class Nscc(Reliable, Transport):
         size = (rtt << 16) / context.speed / REFERENCE_BYTES
         min_rto = max(settings["min_rto"], 3 * rtt)
         packet = context.payload + UDP_OVERHEAD
+        first = settings["initial_window"] or settings["max_window"]
         window = settings["max_window"] * (rtt << 16) / (packet * context.speed)
         every, control = settings["ack_every"], settings["control"]
         if every > 1 and window > MOST_WINDOW:
@@ -368,6 +376,8 @@ class Nscc(Reliable, Transport):
             int(settings["below_control"]),
             every,
             rtt,
-            0 if control == "sender" else max(round(window), 1),
+            0 if control == "sender" else max(round(window * first / settings["max_window"]), 1),
             int(control != "receiver"),
+            fraction(first),
+            fraction(SAMPLE_WEIGHT) if settings["averaging"] == "samples" else 0,
         ]

@@ -48,6 +48,8 @@ class NsccParameters(WindowParameters):
     ack_patience = Word("longest wait of a packet for its acknowledgement", "ps")
     initial_credit = Word("credit before the first pull, 0 = no receiver credits", "packets")
     has_window = Word("1: a window limits the sender")
+    first_window = Word("initial window, in bandwidth-delay products", "20-bit fraction")
+    sample_weight = Word("weight of a delay in the average, 0 = by the time since the last one", "20-bit fraction")
 
 
 FAST = -1  # value of `packets_without_delay`: fast increase
@@ -59,27 +61,40 @@ EXACT_BELOW, WIDEST = 1 << 32, 1 << 52  # times 1000 in 20-bit fixed point, with
 
 
 @njit
-def largest(params: NsccParameters, flow: NsccFlow) -> int:
-    """Return the largest window with the present estimate of the base round trip, packets << 16; at most NO_WINDOW."""
+def window_of(params: NsccParameters, flow: NsccFlow, products: int) -> int:
+    """Return a window of bandwidth-delay products (20-bit fraction) by the present estimate of the base round trip,
+    packets << 16; at most NO_WINDOW."""
     packets = min((flow.base_rtt << SHIFT) // (params.packet_bytes * flow.ps_per_byte >> 16), WIDEST)
     if packets < EXACT_BELOW:
-        return min(max(fixed_mul(packets, params.max_window), WIDE), NO_WINDOW)
-    return min((packets >> FRACTION_BITS) * params.max_window, NO_WINDOW)
+        return min(max(fixed_mul(packets, products), WIDE), NO_WINDOW)
+    return min((packets >> FRACTION_BITS) * products, NO_WINDOW)
+
+
+@njit
+def largest(params: NsccParameters, flow: NsccFlow) -> int:
+    """Return the largest window, packets << 16."""
+    return window_of(params, flow, params.max_window)
 
 
 @njit
 def begin(params: NsccParameters, flow: NsccFlow, now: int) -> None:
-    """Begin with the largest window."""
+    """Begin with the first window."""
     flow.base_rtt = params.base_rtt
-    flow.cwnd = largest(params, flow) if params.has_window else NO_WINDOW
+    flow.cwnd = window_of(params, flow, params.first_window) if params.has_window else NO_WINDOW
     flow.averaged_at = now
     flow.applied_at = now
     flow.reduced_at = now
 
 
 @njit
-def average(flow: NsccFlow, delay: int, now: int) -> None:
-    """Update the average with a delay."""
+def average(params: NsccParameters, flow: NsccFlow, delay: int, marked: int, now: int) -> None:
+    """Update the average with a delay, by time or, as htsim does, by a weight for each; htsim then takes a long delay
+    without a mark for a quarter of the base round trip."""
+    if params.sample_weight:
+        if delay > params.target_delay and not marked:
+            delay = flow.base_rtt >> 2
+        flow.average_delay += fixed_mul(delay - flow.average_delay, params.sample_weight)
+        return
     elapsed = min(now - flow.averaged_at, flow.base_rtt)
     flow.average_delay += fixed_mul(delay - flow.average_delay, elapsed * ONE // flow.base_rtt)
     flow.averaged_at = now

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
@@ -19,6 +19,7 @@ from gradwire.scenarios.schema.effect_conditions import CABLE_IN_USE, SEVERAL_PA
 from gradwire.scenarios.schema.kinds import examples
 from gradwire.scenarios.schema.network import switch_conditions as conditions
 from gradwire.scenarios.schema.network.per_queue import OneForAll, count_text, fits
+from gradwire.scenarios.schema.network.port_override import PortOverride
 from gradwire.scenarios.units import (
     Bps,
     Bytes,
@@ -229,8 +230,11 @@ class Switch(ScenarioTable):
     path_entropies: Annotated[
         Annotated[int, Field(ge=1, le=1 << 16, strict=True)] | None, SEVERAL_PATHS, SEVERAL_SWITCHES
     ] = None
-    """Where hosts choose paths (source_random, source_round_robin, reps): number of entropies that a message chooses
-    from, each drawn at random; any of 65,536 if absent. htsim has 64 [code]."""
+    """Where hosts choose paths: number of entropies that a message chooses from. source_random, source_round_robin and
+    reps draw each of them at random, from 65,536 if absent; oblivious, bitmap and mixed number them (a power of two up
+    to 128), 64 if absent as in htsim [code]."""
+    override: tuple[PortOverride, ...] = ()
+    """Ports whose queues differ; a list of tables."""
 
     def conflicts(self) -> Iterator[Mistake]:
         if self.ecn_ceiling is not None and self.ecn_threshold is None:
@@ -244,6 +248,26 @@ class Switch(ScenarioTable):
             yield Mistake("policy", "needs an upper threshold", "red", "ecn_ceiling as well")
         if self.policy == "threshold" and self.ecn_ceiling is not None:
             yield Mistake("policy", "ignores ecn_ceiling", "threshold", '"red", or no ecn_ceiling')
+        for index, override in enumerate(self.override):
+            for key in override.changes():
+                if key == "buffer" and (self.shared_buffer or self.buffer_share):
+                    what = f"has no effect with {'shared_buffer' if self.shared_buffer else 'buffer_share'}"
+                    yield Mistake(
+                        f"override[{index}].buffer", what, format_size(override.buffer or 0), "no buffer here"
+                    )
+                elif getattr(self, key) is None and getattr(override, key, None) is not None:
+                    what = f"changes what [switch] does not have: {key}"
+                    value = format_size(getattr(override, key))
+                    yield Mistake(f"override[{index}].{key}", what, value, f"switch.{key} as well")
+            for mistake in self.at_ports([index]).conflicts():
+                yield replace(mistake, path=f"override[{index}].{mistake.path}")
+
+    def at_ports(self, overrides: Iterable[int]) -> Switch:
+        """Return the settings of ports to which these overrides, by index, apply."""
+        changes: dict[str, Any] = {"override": ()}
+        for index in overrides:
+            changes |= self.override[index].changes()
+        return self.model_copy(update=changes)
 
     def _quanta_conflicts(self) -> Iterator[Mistake]:
         if self.drr_quantum is None:

@@ -18,7 +18,7 @@ from gradwire.jit.records import constants as at
 from gradwire.jit.records import view
 from gradwire.jit.records.header import State, Thread
 from gradwire.jit.records.network import Host, LinkHead, Node, Port, PortExtra, QueueClass, RingEntry, Switch
-from gradwire.scenarios.arrays import AnyInts, Ints
+from gradwire.scenarios.arrays import AnyInts, Flags, Ints
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.inner_units import Bytes, Ps
 from gradwire.scenarios.wire import MIN_FRAME
@@ -37,6 +37,7 @@ from gradwire.sim.engine.memory.regions import (
 )
 from gradwire.sim.engine.memory.timer_heap import HEAP_FLOW, HEAP_SPARE
 from gradwire.topology import Network
+from gradwire.topology.port_settings import port_settings
 from gradwire.topology.routing import DETAILED, Routing
 
 if TYPE_CHECKING:
@@ -262,12 +263,24 @@ def _write_queues(
     port_records = view(Port, state, ports)
     port_records.red_key = key_of(seed, RED_DRAWS, links)
     from_switch = network.link_src >= shape.hosts
-    port_records.buffer = np.where(from_switch, switch.buffer, at.FOREVER)
+    port_records.flags = (switch.queues - 1) << 8
+    port_records.buffer = at.FOREVER
+    settings, which = port_settings(network, switch)
+    for number, of_ports in enumerate(settings):
+        _write_limits(state, ports[which == number], more[which == number], of_ports, from_switch[which == number])
+
+
+def _write_limits(state: Ints, ports: Ints, more: Ints, switch: SwitchTable, from_switch: Flags) -> None:
+    """Write buffer and thresholds of ports that have the same settings. Hosts' ports have thresholds without buffer."""
+    view(Port, state, ports[from_switch]).buffer = switch.buffer
     flags = at.PORT_FLAG_STAMPS | (at.PORT_FLAG_SELECTIVE if switch.selective_drop else 0)
-    port_records.flags = (switch.queues - 1) << 8 | np.where(from_switch, flags, 0)
+    view(Port, state, ports[from_switch]).flags = (switch.queues - 1) << 8 | flags
     thresholds: Sequence[int] = switch.thresholds() or [at.FOREVER] * switch.queues
     for c in range(switch.queues):
         view(QueueClass, state, ports + Port.classes.offset + QueueClass.WORDS * c).threshold = thresholds[c]
+    port_extra = view(PortExtra, state, more)
+    port_extra.red_kmax = switch.ecn_ceiling or 0
+    port_extra.trim_threshold = switch.trim_threshold or 0
 
 
 def _write_header(memory: EngineMemory, regions: Regions, more: dict[int, int]) -> None:
@@ -317,10 +330,9 @@ def _write_switch_settings(memory: EngineMemory, switch: SwitchTable, longest: B
             round(shared[1] * at.ALPHA_UNIT),
         )
     if ramp:
-        state[State.red_kmax.offset], state[State.red_pmax.offset] = ramp[0], int(ramp[1] * 2**32)
+        state[State.red_pmax.offset] = int(ramp[1] * 2**32)
     for c, limit in enumerate(switch.limits() or ()):
         state[State.class_limits.offset + c] = limit
-    state[State.trim_threshold.offset] = switch.trim_threshold or 0
     state[State.trim_size.offset] = switch.trim_size
     state[State.trim_class.offset] = switch.trim_priority
     state[State.pause_hysteresis.offset] = switch.pfc_hysteresis or 2 * longest

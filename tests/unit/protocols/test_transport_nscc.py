@@ -65,6 +65,27 @@ def test_initial_window_is_the_maximum_window():
     assert len(flow.pull()) == 54
 
 
+@pytest.mark.parametrize("products, packets", [(0.5, 18), (1.0, 36)])
+def test_initial_window_may_be_below_the_maximum_window(products, packets):
+    """A bandwidth-delay product is 36.1 packets; the largest window stays."""
+    flow = Flow(initial_window=products)
+    assert len(flow.pull()) == packets
+    assert flow.sender.cwnd / (1 << SHIFT) == pytest.approx(products * LARGEST / 1.5, abs=0.01)
+
+
+def test_samples_have_equal_weights_in_htsims_average():
+    """Each delay weighs 0.0125 whenever it comes. One above the target without a mark counts as 3 us, a quarter of the
+    base round trip."""
+    flow = Flow(20, averaging="samples")
+    flow.send(0)
+    flow.settled(TRIP)
+    average = 0.0
+    for delay, marked, counted in ((4 * US, False, 4 * US), (20 * US, True, 20 * US), (20 * US, False, 3 * US)):
+        flow.answers(1, delay, marked)
+        average += 0.0125 * (counted - average)
+        assert flow.sender.average_delay == pytest.approx(average, rel=1e-3)
+
+
 @pytest.mark.parametrize("delay, part", [(2 * US, 7 / 9), (4_500_000, 1 / 2), (8_999_000, 0)])
 def test_proportional_increase_scales_with_distance_below_the_target_delay(delay, part):
     """Nine of 20 packets add 9 * 3 / 20 of a packet, times the distance to the target. The ninth applies the
