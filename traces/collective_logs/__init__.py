@@ -1,0 +1,1 @@
+"""Logs of the collectives of a running job, as PyTorch, NCCL and profilers write them."""
