@@ -1,0 +1,1 @@
+"""Diagnosis of a running job from the log of its collectives: late ranks, slow links, interruptions and hangs."""
