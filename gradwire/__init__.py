@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # for type checkers and completion
     from gradwire.studies.connect import metrics as metrics
     from gradwire.studies.connect import plot as plot
     from gradwire.studies.connect import simulate as simulate
+    from gradwire.studies.diagnose.report import diagnose as diagnose
     from gradwire.studies.iteration_markers import mark as mark
     from gradwire.studies.report.report_inputs import report as report
     from gradwire.studies.sweep.outcome import Sweep as Sweep
@@ -69,6 +70,7 @@ PUBLIC = {
     "tensors": "gradwire.analysis.timeline.tensors",
     "timeline": "gradwire.analysis.timeline.timeline",
     "report": "gradwire.studies.report.report_inputs",
+    "diagnose": "gradwire.studies.diagnose.report",
     "sweep": "gradwire.studies.sweep.runner",
     "train": "gradwire.studies.training.run",
     "tune": "gradwire.studies.tune.scheduler_tuning",

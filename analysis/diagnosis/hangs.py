@@ -75,7 +75,11 @@ def hang(log: CollectiveLog) -> Finding | None:
         f"{'s' * (len(call.missing) > 1)} {', '.join(map(str, call.missing[:8]))}"
         for call in sorted(stuck, key=lambda call: -len(call.waiting))[:8]
     ]
-    return Finding(HANG, tuple(root), "compute", title, 1.0, f"{what}; {len(waiting)} ranks wait", evidence)
+    return Finding(HANG, tuple(root), "compute", title, 1.0, f"{what}; {_waiting(len(waiting))}", evidence)
+
+
+def _waiting(count: int) -> str:
+    return f"{count} ranks wait" if count != 1 else "1 rank waits"
 
 
 def disagreements(log: CollectiveLog) -> list[str]:

@@ -1,7 +1,7 @@
 """Finds links that come and go: calls that take far longer than the same call at other times, and the hop behind them.
 
-In a *stall* many members of a call take far longer at once. If a single rank or host does not, the others have waited
-for it: that is a *pause* of this rank, such as a garbage collection. What follows a stall is its consequence.
+In a *stall* many members of a call take far longer at once. If a single rank, host or group does not, the others have
+waited for it: that is a *pause*, such as a garbage collection. What follows a stall is its consequence.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from typing import NamedTuple
 from gradwire.analysis.diagnosis.call_times import CallClass, CallTimes, TimedCall
 from gradwire.analysis.diagnosis.findings import FLAPPING, Finding
 from gradwire.analysis.diagnosis.ring_hops import ring_hops, stalled_members
-from gradwire.scenarios.arrays import Flags
+from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.lazily import np
 
 FACTOR, SLACK_NS = 3.0, 10_000_000
 """A call is stalled if it takes longer than FACTOR times its group's usual duration, and SLACK_NS more; our choice."""
 USUAL = 0.6
 """Quantile that counts as usual: some calls may be stalled, and some rank may always be late."""
-MIN_STALLS, MIN_CALLS = 3, 6
+MIN_STALLS, MIN_CALLS = 2, 6
 """Interruptions that make a link come and go, and calls of a group that show what is usual; our choice."""
 MIN_SHARE = 0.01
+NAMED_SHARE, NAMED_MARGIN = 0.6, 0.4
+"""Part of the partial stalls that a hop must explain, and its lead over the next one in stalls, to be named."""
 
 
 class Stall(NamedTuple):
@@ -50,17 +52,27 @@ def stalls(times: CallTimes) -> list[Stall]:
             if longest <= FACTOR * usual + SLACK_NS:
                 continue
             late = call.durations > (usual + longest) / 2
-            normal = call.ranks[~late]
-            is_pause = 0 < len(normal) <= len(call.ranks) // 2 and len(set(times.host_of[normal].tolist())) == 1
+            is_pause = _come_late(times, call, call.ranks[~late])
             known = call.enqueued[call.enqueued >= 0]
             at = float(np.median(known)) if len(known) else float(call.sequence)
             found.append(Stall(call, late, float(np.median(call.durations[late])) - usual, at, is_pause))
     return sorted(found, key=lambda stall: stall.at_ns)
 
 
+def _come_late(times: CallTimes, call: TimedCall, normal: Ints) -> bool:
+    """Return True if the others have only waited for the `normal` members. These are then at most half of them, all
+    on one host, or all in one smaller group that has delayed them."""
+    if not 0 < len(normal) <= len(call.ranks) // 2:
+        return False
+    if len(set(times.host_of[normal].tolist())) == 1:
+        return True
+    ranks = set(normal.tolist())
+    return any(len(group.members) < call.kind.members and ranks <= set(group.members) for group in times.log.groups)
+
+
 def roots(found: Sequence[Stall]) -> list[Stall]:
-    """Return one stall of each interruption, the longest between hosts. Stalls that follow each other within its
-    excess are one interruption; those with pauses only are left out."""
+    """Return one stall of each interruption, the first long one between hosts. Stalls that follow each other within
+    the excess are one interruption; those with pauses only are left out."""
     clusters: list[list[Stall]] = []
     until = -np.inf
     for stall in found:
@@ -72,8 +84,21 @@ def roots(found: Sequence[Stall]) -> list[Stall]:
     for cluster in clusters:
         candidates = [stall for stall in cluster if not stall.is_pause and stall.call.kind.crosses_hosts]
         if candidates:
-            chosen.append(max(candidates, key=lambda stall: (stall.late.all(), stall.excess_ns)))
+            longest = max(stall.excess_ns for stall in candidates)
+            first = next(stall for stall in candidates if stall.excess_ns > longest / 2)
+            chosen.append(_cause(first, cluster))
     return chosen
+
+
+def _cause(stall: Stall, cluster: Sequence[Stall]) -> Stall:
+    """Return the stall that has made members late for this one: its late members are those that are on time here."""
+    on_time = set(stall.call.ranks[~stall.late].tolist())
+    for other in cluster:
+        if other is stall:
+            break
+        if on_time and set(other.call.ranks[other.late].tolist()) == on_time:
+            return other
+    return stall
 
 
 def flapping_link(times: CallTimes) -> tuple[Finding | None, list[Stall]]:
@@ -86,7 +111,7 @@ def flapping_link(times: CallTimes) -> tuple[Finding | None, list[Stall]]:
     group, count = Counter(stall.call.group for stall in events).most_common(1)[0]
     chosen = [stall for stall in events if stall.call.group == group]
     title = times.log.groups[group].title
-    ends, matched, partial = _locate(times, [stall for stall in found if stall.call.group == group], group)
+    ends, matched, partial = _locate(times, chosen, group)
     longest = max(stall.excess_ns for stall in events) / 1e6
     evidence = [
         f"{len(events)} interruptions of up to {longest:,.0f} ms; {count} in collectives of group {title}",
@@ -109,7 +134,7 @@ def _locate(times: CallTimes, found: Sequence[Stall], group: int) -> tuple[tuple
     """Return (sender, receiver) of the hop that explains most partial stalls; in how many it does, and of how many."""
     members = times.log.groups[group].members
     hops = ring_hops(members, times.host_of) if members else []
-    partial = [stall for stall in found if not stall.late.all() and stall.call.is_whole and not stall.is_pause]
+    partial = [stall for stall in found if not stall.late.all() and stall.call.is_whole]
     if not hops or not partial:
         return (-1, -1), 0, len(partial)
     order = {rank: position for position, rank in enumerate(members)}
@@ -121,6 +146,7 @@ def _locate(times: CallTimes, found: Sequence[Stall], group: int) -> tuple[tuple
         distance = (patterns != late).sum(axis=2).min(axis=1)
         if distance.min() <= len(members) // 8:
             votes += np.where(distance == distance.min(), 1.0 / (distance == distance.min()).sum(), 0.0)
-    best = int(np.argmax(votes))
-    matched = round(float(votes[best])) or int(votes[best] > 0)
-    return (hops[best].sender, hops[best].receiver), matched, len(partial)
+    second, best = np.argsort(votes)[-2:].tolist() if len(votes) > 1 else (0, 0)
+    if votes[best] < NAMED_SHARE * len(partial) or votes[best] - votes[second] < NAMED_MARGIN:
+        return (-1, -1), 0, len(partial)
+    return (hops[best].sender, hops[best].receiver), round(float(votes[best])) or 1, len(partial)

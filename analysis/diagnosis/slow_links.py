@@ -13,7 +13,7 @@ from gradwire.scenarios.lazily import np
 
 MIN_RATIO = 1.35
 """Smallest ratio of a group's transfer times to those of its siblings for a slow link; our choice."""
-MIN_EXPECTED_RATIO = 1.5
+MIN_EXPECTED_RATIO = 2.0
 """Smallest ratio to simulated times, which are less certain."""
 MIN_SHARE = 0.005
 """Smallest part of the recorded time that a slow group must cost."""
@@ -99,7 +99,7 @@ def slow_link(times: CallTimes, calls: Sequence[TimedCall], expected_ns: Mapping
     if hop is None or not hop.is_clear(NAMED_MATCH, NAMED_STRENGTH):
         what = f"a link of group {title} is slow: its collectives take {ratio}; no hop of its rings stands out"
         return Finding(SLOW_LINK, (), "path", title, share, what, evidence)
-    what = f"the link from rank {hop.sender} to rank {hop.receiver} is slow: collectives of group {title} take {ratio}"
+    what = f"the link from rank {hop.sender} to rank {hop.receiver} is slow: group {title} takes {ratio}"
     return Finding(SLOW_LINK, (hop.sender, hop.receiver), "link", title, share, what, [*evidence, _order_text(hop)])
 
 

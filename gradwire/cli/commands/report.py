@@ -1,4 +1,4 @@
-"""Defines the command `gradwire report`, which writes one HTML page of given results."""
+"""Defines `gradwire report`, which writes a page of results, and `gradwire diagnose`, for running jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gradwire.cli.commands.timeline import MovedTrace, trace_of
-from gradwire.cli.options import Json
+from gradwire.cli.options import Json, library_names
 from gradwire.cli.terminal import for_people, progress
 
 
@@ -57,3 +57,56 @@ def cmd_report(
     typer.echo(f"{', '.join(page.sections)}: {page.path}, {page.size / 1e6:.2f} MB, to open in a browser")
     if page.timelines:
         typer.echo(f"for ui.perfetto.dev: {page.timelines[0].parent}, {len(page.timelines)} files")
+
+
+@for_people
+def cmd_diagnose(
+    dumps: Annotated[
+        list[Path],
+        typer.Argument(help="Flight recorder dumps, Inspector lines or profiles of a job; files or folders."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Also write one HTML page, a new file.")] = None,
+    nic: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Rate of the job's NICs, to simulate its collectives; 400Gbps.")
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCENARIO", help="Simulate on this scenario's network instead.", autocompletion=library_names
+        ),
+    ] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate/--no-simulate", help="Simulate the largest collectives.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Name the late rank, slow link or hang of a running job, and show measured beside simulated collective times.
+
+    Reads dumps of PyTorch's flight recorder (with TORCH_NCCL_ENABLE_TIMING=1), JSON lines of the NCCL Inspector, or
+    profiles of several ranks; docs/diagnose.md has the rules. With --nic or --on, collectives that take far longer than
+    simulated count as slow.
+    """
+    from gradwire.result_store.folders.output_folder import refuse_existing
+    from gradwire.result_store.provenance import command_line
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.studies.diagnose.page import write_page
+    from gradwire.studies.diagnose.report import diagnose, text_of
+    from gradwire.studies.diagnose.simulated_calls import DEFAULT_RATE, built_in_network, scenario_network
+
+    if nic is not None and on is not None:
+        raise GradwireError("both are given", "--nic and --on", "one of them")
+    if out is not None:
+        refuse_existing(out)
+    network = scenario_network(on) if on is not None else built_in_network(nic or DEFAULT_RATE)
+    with progress("diagnose", as_json, "reading") as show:
+        report = diagnose(
+            *dumps, network=network, simulated=simulate, trusted=nic is not None or on is not None, on_progress=show
+        )
+    size = write_page(report, out, command_line()) if out is not None else 0
+    if as_json:
+        typer.echo(json.dumps(report.as_dict() | ({"out": str(out), "bytes": size} if out else {})))
+        return
+    for line in text_of(report):
+        typer.echo(line)
+    if out is not None:
+        typer.echo(f"\npage: {out}, {size / 1e6:.2f} MB, to open in a browser")

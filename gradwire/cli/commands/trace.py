@@ -121,6 +121,50 @@ def cmd_export(
         typer.echo(f"written: {file}")
 
 
+@app.command("example-dumps", epilog="Example: gradwire trace example-dumps --fault straggler --out dumps")
+@for_people
+def cmd_example_dumps(
+    out: Annotated[Path, typer.Option(help="The new folder of the dumps, a file per rank.")],
+    fault: Annotated[
+        str, typer.Option(help="healthy, straggler, slow_link or flapping_nic, at a drawn rank.")
+    ] = "straggler",
+    ranks: Annotated[int, typer.Option(min=16, max=4096, help="Ranks of the job, 8 per host.")] = 64,
+    layout: Annotated[str, typer.Option(help="data, tensor_data or sharded.")] = "tensor_data",
+    format: Annotated[
+        str, typer.Option(help="flight_recorder, json (its other form) or inspector.")
+    ] = "flight_recorder",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the job, its fault and its noise.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Write flight recorder dumps or Inspector lines of an invented job with a known fault, to try monitoring on."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.scenarios.errors import TraceError
+    from gradwire.traces.collective_logs import flight_recorder, inspector
+    from gradwire.traces.collective_logs.example_job import example_job, random_fault, random_shape
+
+    if format not in ("flight_recorder", "json", "inspector"):
+        raise TraceError(f"format {format!r}", "--format", "flight_recorder, json or inspector")
+    refuse_unwritable(out)
+    rng = np.random.default_rng(seed)
+    shape = replace(random_shape(rng, ranks), layout=layout)
+    injected = random_fault(fault, shape, rng)
+    log = example_job(shape, injected, seed)
+    written = (
+        inspector.write(log, out)
+        if format == "inspector"
+        else flight_recorder.write(log, out, as_json=format == "json")
+    )
+    if as_json:
+        typer.echo(json.dumps({"files": len(written), "fault": injected._asdict()}))
+    else:
+        where = f" at rank {injected.rank}" if injected.rank >= 0 else ""
+        typer.echo(f"{fault}{where}: {len(written)} files of {len(log):,} collectives in {out}")
+
+
 @app.command("merge", epilog="Example: gradwire trace merge run1.trace.rank0 run1.trace.rank1 --out run1.trace")
 @for_people
 def cmd_merge(
