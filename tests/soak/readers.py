@@ -24,6 +24,7 @@ import networkx
 import numpy as np
 
 import gradwire.traces.storage.memory_limits
+from gradwire.analysis.diagnosis.diagnosis import diagnose_log
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loading.explain import MAX_EXPLAINED
 from gradwire.scenarios.loading.load import load_scenario
@@ -32,6 +33,10 @@ from gradwire.studies.sweep.schema import load_sweep
 from gradwire.topology.cables import LinkSpec
 from gradwire.topology.kinds.graph import read_graph
 from gradwire.topology.kinds.hpcc import read_hpcc
+from gradwire.topology.kinds.htsim import read_htsim
+from gradwire.traces.collective_logs import flight_recorder, inspector
+from gradwire.traces.collective_logs.example_job import Fault, JobShape, example_job
+from gradwire.traces.collective_logs.loading import load_logs
 from gradwire.traces.formats import export_trace, import_trace, importers
 from gradwire.traces.tagging import layer_priorities
 from gradwire.traces.trace import Iteration, TensorInfo, Trace, load_trace
@@ -53,7 +58,9 @@ SCENARIOS = (
     "rails",
     "accelerators",
 )
-TEXTS_OF_SCENARIOS = ("hpcc", "flows", "matrix", "sizes", "graph", "scenario", "sweep")
+TEXTS_OF_SCENARIOS = ("hpcc", "htsim", "flows", "matrix", "sizes", "graph", "scenario", "sweep")
+LOGS = ("recorder", "inspector", "profiles")
+"""Logs of running jobs, of one rank each."""
 PATIENCE_S = 20
 """Seconds of a processor that a case may take."""
 ROOM = 2**26  # bytes that a reader is told are available
@@ -66,7 +73,7 @@ LARGEST = 5_000  # bytes of a good file: a case should take milliseconds
 @cache
 def good() -> dict[str, list[tuple[str, bytes]]]:
     """Files that are read, by kind: (name, content) of each. Real ones are cut to a size that is quick to read."""
-    found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in (*importers(), *TEXTS_OF_SCENARIOS)}
+    found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in (*importers(), *TEXTS_OF_SCENARIOS, *LOGS)}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for number, name in enumerate(("perfetto", "simai", "csv", "chakra")):
@@ -86,6 +93,7 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
         kind = path.name.partition("_")[0]
         if kind in found:
             found[kind].append((path.name, _short(kind, path.read_bytes())))
+    found["profiles"].append(("rank-1.json", json.dumps(_profile()).encode()))
     found["csv"].append(
         ("plain", b"name,layer,shape,dtype,forward_us,backward_us\na.w,a,4x3,float32,1,2\na.b,a,4,float16,,3\n")
     )
@@ -116,8 +124,54 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
     found["hpcc"].append(
         ("network", b"5 1 4\n4\n0 4 100Gbps 0.001ms 0.0\n1 4 100Gbps 1us 0\n2 4 25Gb/s 1us 0\n3 4 40Gbps 1us 0.01\n")
     )
+    found["hpcc"].append(
+        ("simai", b"7 2 2 1 8 H100\n4 5 6\n0 4 2Tbps 25ns 0\n1 4 2Tbps 25ns 0\n2 5 2Tbps 25ns 0\n3 5 2Tbps 25ns 0\n"
+         b"0 6 4Gbps 1us 0\n1 6 4Gbps 1us 0\n2 6 4Gbps 1us 0\n3 6 4Gbps 1us 0\n")
+    )  # fmt: skip
+    found["htsim"].append(
+        ("tree.topo", b"Nodes 8\nTiers 2\nPodsize 8\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 4\nRadix_Up 2\n"
+         b"Oversubscribed 2\nTier 1\nDownlink_speed_Gbps 100\nRadix_Down 2\nSwitch_Latency_ns 5\n")
+    )  # fmt: skip
+    job = example_job(JobShape(ranks=16, iterations=1, layers=1, buckets=(1_000_000,)), Fault("straggler", 3, 2.0), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, files in (
+            ("recorder", flight_recorder.write(job, Path(folder) / "a")),
+            ("recorder", flight_recorder.write(job, Path(folder) / "b", as_json=True)),
+            ("inspector", inspector.write(job, Path(folder) / "c")),
+        ):
+            found[kind].append((files[0].name, files[0].read_bytes()))
     found["flows"].append(("flows", b"3\n0 1 3 100 20000 0.000001\n2 1 3 100 20000 0.0000015\n3 0 3 900 2\n"))
     return found
+
+
+def _profile() -> dict[str, object]:
+    """A profile of one rank of two: steps with a compute kernel and an all-reduce each."""
+    events: list[dict[str, object]] = []
+    for step in range(4):
+        at = 1000 * step + 10.0
+        comm = {
+            "Collective name": "allreduce",
+            "In msg nelems": 100,
+            "dtype": "Float",
+            "Process Group Name": "0",
+            "Seq": step,
+        }
+        events += [
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at, "dur": 900},
+            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": at + 5, "dur": 100.5, "tid": 7, "args": {"stream": 7}},
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclDevKernel_AllReduce",
+                "ts": at + 200,
+                "dur": 80,
+                "tid": 9,
+                "args": comm,
+            },
+        ]
+    config = [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}]
+    job = {"backend": "nccl", "rank": 1, "world_size": 2, "pg_config": config}
+    return {"schemaVersion": 1, "distributedInfo": job, "traceEvents": events}
 
 
 def small(seed: int) -> Trace:
@@ -174,6 +228,10 @@ WAYS: dict[str, tuple[Callable[[bytes, Random], bytes], ...]] = {
     "matrix": (by_lines, by_bytes, by_numbers),
     "sizes": (by_lines, by_bytes, by_numbers),
     "graph": (by_lines, by_bytes, by_numbers),
+    "htsim": (by_lines, by_bytes, by_numbers),
+    "recorder": (by_bytes, by_bytes, by_numbers),
+    "inspector": (by_lines, by_bytes, by_numbers),
+    "profiles": (by_json, by_json, by_bytes, by_numbers),
     "scenario": (by_toml, by_toml, by_lines, by_bytes, by_numbers),
     "sweep": (by_toml, by_toml, by_lines, by_bytes, by_numbers),
 }
@@ -260,6 +318,11 @@ def _read_file(place: Path, kind: str, name: str, data: bytes, rng: Random) -> N
     path.write_bytes(data)
     if kind == "hpcc":
         read_hpcc(path)
+    elif kind == "htsim":
+        read_htsim(path)
+    elif kind in LOGS:
+        diagnosis = diagnose_log(load_logs([path]).log)
+        json.dumps([finding.as_dict() for finding in diagnosis.findings], allow_nan=False)
     elif kind == "flows":
         flows.read_flow_list(path, "traffic[0].file", rng.choice((None, 4)))
     elif kind == "matrix":

@@ -10,6 +10,10 @@ The public code of HPCC (Li et al., SIGCOMM 2019) and ConWeave (Song et al., SIG
 probability is 0. The first line gives the number of cables to read; anything after them is skipped, as in the
 simulators. Nodes are numbered from 0 through hosts and switches together and keep their number: node 5 is "h5" if it is
 a host and "s5" if it is a switch, so flow lists and overrides use the file's numbers.
+
+SimAI's generator writes a longer first line, "nodes gpus-per-server NVLink-switches other-switches links GPU" [code:
+gen_Topo_Template.py]. Hosts are then GPUs, consecutive ones of a server together, and their cables to NVLink switches,
+the first ones of the second line, are scale-up ports, which carry traffic within the server only.
 """
 
 from __future__ import annotations
@@ -21,24 +25,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from gradwire.scenarios.errors import Mistake, ScenarioError
+from gradwire.scenarios.arrays import Ints
+from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.lazily import np
-from gradwire.scenarios.loading.files import require_regular_file
 from gradwire.scenarios.schema.network.topology import GraphFile
 from gradwire.scenarios.units import UnitError, parse_decimal, parse_rate, parse_time, parse_whole
-from gradwire.topology.cables import MAX_LISTED, Cable, LinkSpec, Override, refuse_network
+from gradwire.topology.cables import Cable, LinkSpec, Override
 from gradwire.topology.network import Network, assemble
+from gradwire.topology.topology_file import refuse_listed, rows_of
 
 if TYPE_CHECKING:
     from gradwire.scenarios.schema.scenario import Scenario
 
 HEADER = "nodes switches links, such as: 320 28 800"
+SIMAI_HEADER = "nodes gpus-per-server NVLink-switches other-switches links GPU, such as: 48 8 4 12 96 H100"
 ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
 
 
 class HpccTopology(GraphFile):
     """A `topology.txt` of the HPCC and ConWeave simulators: "nodes switches links", the switches' numbers, then `src
-    dst rate delay loss` per cable. Hosts are h<number>, switches s<number>; there is no `[link]`."""
+    dst rate delay loss` per cable. Hosts are h<number>, switches s<number>; there is no `[link]`. SimAI's longer first
+    line is read, too; its hosts are GPUs with NVLink inside servers."""
 
     kind: Literal["hpcc"]
     file: Annotated[str, Field(min_length=1)]
@@ -59,7 +66,7 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
     Empty lines and text after # are skipped, and so is anything after the number of cables in the first line, such as
     the explanations in the simulators' own files, or more cables. A host with several cables (HPCC's own 320-host
     network) has as many network cards, see `gradwire.topology.multi_nic_hosts`. Rates are read as "100Gbps" or
-    "100Gb/s", delays with any unit of time. SimAI's topologies, whose first line has more numbers, are refused.
+    "100Gb/s", delays with any unit of time. SimAI's topologies are recognised by their first line.
     `overrides`: properties of single cables.
 
     Raises
@@ -73,16 +80,7 @@ def read_hpcc(path: str | Path, *, overrides: Iterable[Override] = ()) -> Networ
     Li et al.: "HPCC: high precision congestion control", SIGCOMM 2019, and its public simulator.
     """
     path = Path(path)
-    try:
-        text = require_regular_file(path).read_text(encoding="utf-8-sig")  # a byte-order mark may come first
-    except FileNotFoundError:
-        raise ScenarioError("there is no such file", where=str(path), expected="a topology.txt") from None
-    except UnicodeDecodeError:
-        raise ScenarioError("is not UTF-8 text", where=str(path), expected="a topology.txt") from None
-    except OSError as error:
-        raise ScenarioError(f"cannot be read: {error}", where=str(path), expected="a topology.txt") from None
-    rows = [(number, line.split("#")[0].split()) for number, line in enumerate(text.splitlines(), 1)]
-    rows = [row for row in rows if row[1]]
+    rows = rows_of(path, "a topology.txt")
     return _Reader(path, rows).network(overrides)
 
 
@@ -93,19 +91,28 @@ class _Reader:
         self.path = path
         self.rows = rows
         self.mistakes: list[Mistake] = []
+        self.gpus_per_server = 0
+        """Of SimAI's files; 0 for others."""
+        self.scale_up: set[int] = set()
+        """Switches of NVLink."""
 
     def network(self, overrides: Iterable[Override]) -> Network:
         nodes, switches, links = self.header()
         numbers, rows = self.switches(nodes, switches)
         hosts = [node for node in range(nodes) if node not in numbers]
-        index = {node: number for number, node in enumerate((*hosts, *sorted(numbers)))}
+        ordered = sorted(numbers, key=lambda node: (node in self.scale_up, node))  # a host's scale-up port comes last
+        index = {node: number for number, node in enumerate((*hosts, *ordered))}
         link_rows = rows[:links]
         cables = [cable for line, row in link_rows if (cable := self.cable(line, row, index)) is not None]
         if len(link_rows) != links:
             self.wrong(self.rows[0][0], f"announces {links} links, but {len(link_rows)} follow")
         self.refuse()
-        names = [f"h{node}" for node in hosts], [f"s{node}" for node in sorted(numbers)]
-        network = assemble(*names, cables, title=self.path.stem, where=self.path.name, overrides=overrides)
+        machines = self.machines(len(hosts), cables, {index[node] for node in self.scale_up})
+        self.refuse()
+        names = [f"h{node}" for node in hosts], [f"s{node}" for node in ordered]
+        network = assemble(
+            *names, cables, title=self.path.stem, where=self.path.name, overrides=overrides, machines=machines
+        )
         node_hosts = np.full(nodes, -1, dtype=np.int64)
         node_hosts[hosts] = np.arange(len(hosts))
         return replace(network, node_hosts=node_hosts)
@@ -113,6 +120,8 @@ class _Reader:
     def header(self) -> list[int]:
         line, words = self.rows[0] if self.rows else (1, [])
         numbers = [parse_whole(word) for word in words]
+        if len(words) == 6:
+            return self.simai_header(line, words)
         if len(words) != 3 or None in numbers:
             self.wrong(line, "is not a valid first line", " ".join(words), HEADER)
             self.refuse()
@@ -123,6 +132,35 @@ class _Reader:
             self.wrong(line, f"announces {nodes} nodes, more than its cables have ends", " ".join(words), HEADER)
         self.refuse()
         return [nodes, switches, links]
+
+    def simai_header(self, line: int, words: list[str]) -> list[int]:
+        numbers = [parse_whole(word) for word in words[:5]]
+        nodes, gpus, nvlink, others, links = (-1 if number is None else number for number in numbers)
+        if None in numbers or gpus < 1 or nodes > 2 * len(self.rows) or nvlink + others >= nodes:
+            self.wrong(line, "is not a valid first line", " ".join(words), SIMAI_HEADER)
+        elif (nodes - nvlink - others) % gpus or nvlink not in (0, (nodes - nvlink - others) // gpus):
+            hosts = nodes - nvlink - others
+            what = f"has {hosts} GPUs and {nvlink} NVLink switches, {gpus} GPUs a server"
+            self.wrong(line, what, " ".join(words), "whole servers, each with one NVLink switch, or none with any")
+        self.refuse()
+        self.gpus_per_server = gpus if nvlink else 0
+        listed = [word for _, row in self.rows[1:] for word in row][:nvlink]
+        self.scale_up = {number for word in listed if (number := parse_whole(word)) is not None}
+        return [nodes, nvlink + others, links]
+
+    def machines(self, hosts: int, cables: list[Cable], scale_up: set[int]) -> Ints | None:
+        """Return the server of each GPU; None if the file has none. Each has one cable to its server's switch."""
+        if not self.gpus_per_server:
+            return None
+        by_switch: dict[int, list[int]] = {}
+        for a, b, *_ in cables:
+            if b in scale_up:
+                by_switch.setdefault(b, []).append(a)
+        expected = [list(range(n, n + self.gpus_per_server)) for n in range(0, hosts, self.gpus_per_server)]
+        if sorted(sorted(gpus) for gpus in by_switch.values()) != expected:
+            what = "NVLink switches do not join the consecutive GPUs of a server, with one cable each"
+            self.wrong(self.rows[0][0], what, None, f"GPUs 0 to {self.gpus_per_server - 1} at the first, and so on")
+        return np.arange(hosts) // self.gpus_per_server
 
     def switches(self, nodes: int, count: int) -> tuple[set[int], list[tuple[int, list[str]]]]:
         """Return the switches' numbers, and the rows after them."""
@@ -176,13 +214,7 @@ class _Reader:
         self.mistakes.append(Mistake(f"{self.path.name}: line {line}", what, value, expected))
 
     def refuse(self) -> None:
-        mistakes = self.mistakes
-        if len(mistakes) > MAX_LISTED:
-            mistakes = [
-                *mistakes[:MAX_LISTED],
-                Mistake(self.path.name, f"{len(mistakes) - MAX_LISTED} more lines are wrong"),
-            ]
-        refuse_network(mistakes)
+        refuse_listed(self.mistakes, self.path.name)
 
 
 def _probability(word: str) -> float:

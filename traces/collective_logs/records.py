@@ -37,6 +37,8 @@ SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrie
 """Kinds in which no member can finish before all members have begun."""
 STATES = ("scheduled", "started", "completed")
 MAX_NS = 2**62
+MAX_RANKS = 1 << 17
+"""Ranks of a job; a larger number in a file counts as damage."""
 _SIZE = np.int64
 
 COLUMNS = ("rank", "group", "sequence", "kind", "nbytes", "enqueue_ns", "start_ns", "end_ns", "duration_ns", "state")
@@ -130,12 +132,16 @@ class LogBuilder:
 
     def add_rank(self, rank: int, where: str) -> None:
         """Note that a file holds a rank; TraceError if another file holds it, too."""
+        if rank >= MAX_RANKS:
+            raise TraceError(f"is of rank {rank}", where, f"at most {MAX_RANKS - 1}")
         if rank in self.ranks and self.ranks[rank] != where:
             raise TraceError(f"holds rank {rank}, as {self.ranks[rank]} does", where, "one file per rank of one job")
         self.ranks[rank] = where
 
     def group(self, key: str, name: str, description: str, members: tuple[int, ...], where: str) -> int:
         """Return the number of a process group; TraceError if files disagree on its members."""
+        if members and max(members) >= MAX_RANKS:
+            raise TraceError(f"process group {name} has rank {max(members)}", where, f"at most {MAX_RANKS - 1}")
         number = self.groups.get(key)
         if number is None:
             number = self.groups[key] = len(self.group_list)
@@ -157,7 +163,7 @@ class LogBuilder:
     def finish(self, where: str) -> CollectiveLog:
         """Return the log; TraceError if it has no rows."""
         if not self.rows:
-            left_out = ", ".join(f"{count} x {what}" for what, count in self.skipped.most_common(5))
+            left_out = ", ".join(f"{count} x {what}" for what, count in (+self.skipped).most_common(5))
             raise TraceError(f"no collectives{f' (left out: {left_out})' if left_out else ''}", where, "at least one")
         columns = np.array(self.rows, dtype=_SIZE).T
         largest = max([max(self.ranks), *(max(group.members, default=0) for group in self.group_list)])

@@ -75,9 +75,7 @@ def cmd_diagnose(
             metavar="SCENARIO", help="Simulate on this scenario's network instead.", autocompletion=library_names
         ),
     ] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate/--no-simulate", help="Simulate the largest collectives.")
-    ] = True,
+    no_simulate: Annotated[bool, typer.Option("--no-simulate", help="Leave simulated times out.")] = False,
     as_json: Json = False,
 ) -> None:
     """Name the late rank, slow link or hang of a running job, and show measured beside simulated collective times.
@@ -100,7 +98,11 @@ def cmd_diagnose(
     network = scenario_network(on) if on is not None else built_in_network(nic or DEFAULT_RATE)
     with progress("diagnose", as_json, "reading") as show:
         report = diagnose(
-            *dumps, network=network, simulated=simulate, trusted=nic is not None or on is not None, on_progress=show
+            *dumps,
+            network=network,
+            simulated=not no_simulate,
+            trusted=nic is not None or on is not None,
+            on_progress=show,
         )
     size = write_page(report, out, command_line()) if out is not None else 0
     if as_json:

@@ -11,6 +11,7 @@ import pytest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario, load_scenario
 from gradwire.topology import LinkSpec, Override, build_network, from_networkx, read_graph, read_hpcc
+from gradwire.topology.kinds.htsim import read_htsim
 from gradwire.topology.routing import build_routing
 
 GBPS, US = 10**9, 10**6
@@ -229,3 +230,121 @@ def test_directory_as_topology_file_is_rejected(tmp_path):
     )
     with pytest.raises(ScenarioError, match=r"topology.file: is not a regular file"):
         load_scenario(file)
+
+
+SIMAI = """\
+14 2 4 2 20 H100
+8 9 10 11 12 13
+"""
+SIMAI += "".join(
+    f"{gpu} {8 + gpu // 2} 2880Gbps 0.000025ms 0\n{gpu} {12 + gpu % 2} 400Gbps 0.0005ms 0\n" for gpu in range(8)
+)
+SIMAI += "".join(f"{12 + one} {other} 400Gbps 0.0005ms 0\n" for one, other in ((0, 13), (0, 13), (0, 13), (0, 13)))
+
+
+def test_simai_topology_has_scale_up_ports(tmp_path):
+    network = read_hpcc(write(tmp_path, SIMAI))
+    assert network.cards.hosts == tuple(f"h{gpu}" for gpu in range(8))
+    assert network.cards.machines.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    rates = dict(zip(network.link_src.tolist(), network.link_rate.tolist(), strict=False))
+    by_card = {network.names[node]: rate for node, rate in rates.items() if node < network.host_count}
+    assert by_card["h3.nic0"] == 400 * GBPS and by_card["h3.up"] == 2880 * GBPS
+    build_routing(network)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("14 2 4 2 20 H100", "14 2 4 x 20 H100", "is not a valid first line"),
+        ("14 2 4 2 20 H100", "14 2 3 3 20 H100", "has 8 GPUs and 3 NVLink switches"),
+        ("3 9 2880Gbps", "3 8 2880Gbps", "do not join the consecutive GPUs of a server"),
+    ],
+)
+def test_invalid_simai_topologies_are_rejected(tmp_path, old, new, says):
+    with pytest.raises(ScenarioError, match=says):
+        read_hpcc(write(tmp_path, SIMAI.replace(old, new)))
+
+
+HTSIM = """\
+# a fat tree of two pods
+Nodes 8
+Tiers 3
+Podsize 4
+Tier 0
+Downlink_speed_Gbps 200
+Radix_Down 2
+Radix_Up 2
+Downlink_Latency_ns 1000
+Switch_Latency_ns 100
+Queue_Down 500
+Tier 1
+Downlink_speed_Gbps 200
+Radix_Down 2
+radix_up 4
+Downlink_Latency_ns 1000
+Switch_Latency_ns 300
+Tier 2
+Downlink_speed_Gbps 100
+Radix_Down 4
+Downlink_Latency_ns 500
+Bundle 2
+"""
+
+
+def test_htsim_topology_by_hand(tmp_path):
+    network = read_htsim(write(tmp_path, HTSIM, "a.topo"))
+    assert network.names[8:] == (
+        *(f"edge{n}" for n in range(4)),
+        *(f"agg{n}" for n in range(4)),
+        *(f"core{n}" for n in range(4)),
+    )
+    cables = {}
+    for link in range(0, network.link_count, 2):
+        ends = tuple(network.names[int(node)] for node in (network.link_src[link], network.link_dst[link]))
+        cables.setdefault(ends, []).append((int(network.link_rate[link]) // GBPS, int(network.link_latency[link])))
+    assert cables["h0", "edge0"] == [(200, 1_050_000)]  # half of the edge switch's latency
+    assert cables["edge0", "agg0"] == cables["edge1", "agg1"] == [(200, 1_200_000)] and ("edge0", "agg2") not in cables
+    assert cables["agg0", "core0"] == cables["agg0", "core2"] == cables["agg3", "core1"] == [(100, 650_000)] * 2
+    assert network.link_count // 2 == 8 + 8 + 16
+    assert (
+        build_scenario(
+            {
+                "name": "a",
+                "topology": {"kind": "htsim", "file": str(tmp_path / "a.topo")},
+                "traffic": [{"kind": "permutation", "name": "p", "size": "1KB"}],
+            }
+        )
+        .topology.network(LINK, ())
+        .host_count
+        == 8
+    )
+
+
+def test_two_tiers_of_htsim_join_every_edge_switch_to_every_core(tmp_path):
+    text = (
+        "Nodes 32\nTiers 2\nPodsize 32\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 8\nRadix_Up 2\nOversubscribed 4\n"
+    )
+    text += "Tier 1\nDownlink_speed_Gbps 100\nRadix_Down 4\n"
+    network = read_htsim(write(tmp_path, text, "b.topo"))
+    assert (network.host_count, network.link_count // 2) == (32, 40)
+    assert {name.rstrip("0123456789") for name in network.names} == {"h", "edge", "core"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("Nodes 8", "Hosts 8", "line 2.*is not a setting.*Hosts"),
+        ("Nodes 8", "", "has no nodes"),
+        ("Tiers 3", "Tiers 4", "is not a number of tiers"),
+        ("Tier 2", "Tier 1", "is not a new tier"),
+        ("Podsize 4", "Podsize 3", "nodes is not a multiple of podsize"),
+        ("Radix_Up 2", "Radix_Up two", "is not a setting and a number"),
+        ("Radix_Up 2", "Oversubscribed 3", "tier 0 has no radix_up"),
+        ("Switch_Latency_ns 100", "Oversubscribed 3", "tier 0 has 400 Gbit/s down"),
+        ("Queue_Down 500", "Radix_Down 2", "repeats Radix_Down"),
+        ("Bundle 2", "Bundle 1", "has 4 switches of tier 2"),
+    ],
+)
+def test_invalid_htsim_topologies_are_rejected(tmp_path, old, new, says):
+    with pytest.raises(ScenarioError, match=says):
+        read_htsim(write(tmp_path, HTSIM.replace(old, new, 1), "bad.topo"))

@@ -87,7 +87,7 @@ def test_topology_page_lists_every_kind_and_its_examples_load():
     text = (Path(__file__).parents[3] / "docs" / "topologies.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) >= set(components("topology"))
     examples = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
-    assert len(examples) == 4
+    assert len(examples) == 5
     tree = scenario(**examples[0])
     assert tree.topology.host_count == 1536
     made = scenario(examples[0]["topology"], link_override=examples[1]["link_override"])
@@ -96,7 +96,7 @@ def test_topology_page_lists_every_kind_and_its_examples_load():
     assert (network.link_rate == 10 * GBPS).sum() == 2
     pod = scenario(**examples[2]).topology
     assert (pod.host_count, pod.card_count) == (128, 1024)
-    assert scenario(examples[3]["topology"]).topology.host_count is None
+    assert all(scenario(example["topology"]).topology.host_count is None for example in examples[3:])
     rows = re.findall(r"^\| (\d) \| (\d+), (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
     assert len(rows) == 4
     for p, a, h, hosts, switches, groups in (map(int, row) for row in rows):
@@ -105,7 +105,7 @@ def test_topology_page_lists_every_kind_and_its_examples_load():
 
 
 def test_cases_cover_every_topology_kind():
-    assert {topology["kind"] for topology, _ in KINDS} | {"graph", "hpcc"} == set(components("topology"))
+    assert {topology["kind"] for topology, _ in KINDS} | {"graph", "hpcc", "htsim"} == set(components("topology"))
 
 
 @pytest.mark.parametrize(("topology", "hosts"), KINDS)
