@@ -17,12 +17,14 @@ from gradwire.scenarios.lazily import np
 from gradwire.traces.parts import COLLECTIVES
 
 SEND = "send"
+CALL_KINDS = (*COLLECTIVES, "reduce", "gather", "scatter")
+"""Collectives of graphs; the root of a rooted one is its first member."""
 UNITS = ("gpu", "cpu")
 ROLES = ("forward", "backward", "other")
 
 
 class RankCall(NamedTuple):
-    """Collective (one of `COLLECTIVES`) among `members`, or message ("send") from the first member to the second.
+    """Collective (one of `CALL_KINDS`) among `members`, or message ("send") from the first member to the second.
 
     bytes : size of a member's whole buffer, as in `gradwire.traces.parts.Communication`, or of the message.
     """
@@ -92,7 +94,7 @@ class RankGraphs:
             ranks_by_call.setdefault(int(self.call[row]), []).append(int(self.rank[row]))
         for number, call in enumerate(self.calls):
             members = sorted(set(call.members))
-            is_known = call.kind in COLLECTIVES or (call.kind == SEND and len(members) == 2)
+            is_known = call.kind in CALL_KINDS or (call.kind == SEND and len(members) == 2)
             is_complete = sorted(ranks_by_call.get(number, [])) == members and 1 < len(members) == len(call.members)
             if not is_known or not is_complete or call.bytes < 1:
                 raise TraceError(f"call {number} is {call}", "calls", "a known kind, and one node at each member")

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import shutil
+import struct
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -93,6 +94,20 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
         kind = path.name.partition("_")[0]
         if kind in found:
             found[kind].append((path.name, _short(kind, path.read_bytes())))
+    text = (
+        "num_ranks 2\nrank 0 {\nl1: calc 8000\nl2: send 4096b to 1 tag 7 cpu 1\nl2 requires l1\nl3: recv 8b from 1\n}\n"
+    )
+    text += "rank 1 {\na: recv 4096b from 0 tag 7\nb: send 8b to 0\nb irequires a\n}\n"
+    found["goal"].append(("job.goal", text.encode()))
+    nodes = [(0, 3, 0, 8000, 0, 1, 0), (1, 1, 1, 4096, 7, 0, 1), (0, 2, 0, 4096, 7, 0, 1)]
+    packed = [struct.pack("<IBIQIBBIIII", *node[:5], 0, 0, *node[5:], 0, 0) for node in nodes]
+    ranks = [
+        struct.pack("<III", 2, 1, 0) + packed[0] + packed[1] + struct.pack("<I", 1),
+        struct.pack("<III", 1, 1, 0) + packed[2],
+    ]
+    ends = 38 + len(ranks[0]), 38 + len(ranks[0]) + len(ranks[1])
+    head = struct.pack("<QIBBQQQQ", 4223, 2, 0, 0, 38, ends[0], *ends)
+    found["goal"].append(("job.bin", head + ranks[0] + ranks[1]))
     found["profiles"].append(("rank-1.json", json.dumps(_profile()).encode()))
     found["csv"].append(
         ("plain", b"name,layer,shape,dtype,forward_us,backward_us\na.w,a,4x3,float32,1,2\na.b,a,4,float16,,3\n")
@@ -223,6 +238,7 @@ WAYS: dict[str, tuple[Callable[[bytes, Random], bytes], ...]] = {
     "simai": (by_lines, by_bytes, by_numbers),
     "csv": (by_lines, by_bytes, by_numbers),
     "chakra": (by_fields, by_fields, by_bytes),
+    "goal": (by_lines, by_bytes, by_numbers),
     "hpcc": (by_lines, by_bytes, by_numbers),
     "flows": (by_lines, by_bytes, by_numbers),
     "matrix": (by_lines, by_bytes, by_numbers),

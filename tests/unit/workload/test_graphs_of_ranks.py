@@ -321,7 +321,7 @@ def _changed(ranks: list[list[Node]], rank: int, place: int, **told: Any) -> lis
     (_changed(pipeline(), 1, 0, comm_size=9), "1 sends and 1 receives .* a receive of the same size"),
     (_changed(pipeline(), 0, 1, comm_dst=7), "goes from 0 to 7"),
     (_changed(pipeline(), 1, 4, comm_size=8), "process group dp: ranks call all_reduce of 8 bytes and all_reduce of 4000 bytes"),
-    (_changed(pipeline(), 1, 4, comm_type=3), "node 4 of rank 1: is a GATHER; expected ALL_REDUCE"),
+    (_changed(pipeline(), 1, 4, comm_type=11), "node 4 of rank 1: is a collective 11; expected ALL_REDUCE"),
     (_changed(pipeline(), 1, 4, pg_name="", involved_dim=[True, False]), "along some dimensions of a network"),
     ([pipeline()[0], pipeline()[1][:-1]], "no trouble"),
     ([[*pipeline()[0], call(REDUCE, 64, "dp", 3)], pipeline()[1]], "process group dp is called 2 by rank 0, 1 by rank 1"),
@@ -364,3 +364,61 @@ def test_jobs_incompatible_with_a_rank_graph_are_refused(tmp_path):
     for fields in ({"accumulate": 2}, {"push_bound": 0.1}, {"scheduler": "ddp"}, {"parallel": {}}, {"workers": 1}):
         with pytest.raises((GradwireError, ValueError)):
             scenario({"workers": 2, "exchange": {"kind": "graph"}, **fields})
+
+
+def test_gpu_and_cpu_of_a_rank_wait_for_the_same_call(tmp_path: Path) -> None:
+    """Only one process can wait for an event, so the CPU has one of its own."""
+    both = [call(REDUCE, 64, "g"), compute("work", 1, 0, cpu=True), compute("more", 2, 0)]
+    result = run(read(tmp_path, both, [call(REDUCE, 64, "g")]))
+    ends = result.iterations["end_ps"].to_pylist()
+    arrival = max(result.messages["end_ps"].to_pylist())
+    assert 2 * MS < ends[0] - arrival + US < 2 * MS + 20 * US and ends[1] < MS
+
+
+REDUCE_TO, GATHER_AT, SCATTER_FROM, BROADCAST = 1, 3, 4, 5
+
+
+@pytest.mark.parametrize(("kind", "nbytes", "root", "sent"), [
+    (REDUCE_TO, 24, 2, {(0, 2): 24, (1, 0): 24, (3, 1): 24}),  # a binomial tree over 2, 0, 1, 3
+    (BROADCAST, 24, 2, {(2, 0): 24, (2, 1): 24, (1, 3): 24}),
+    (GATHER_AT, 24, 1, {(0, 1): 24, (2, 1): 24, (3, 1): 24}),  # 24 is the size of each rank's share
+    (SCATTER_FROM, 24, 0, {(0, 1): 6, (0, 2): 6, (0, 3): 6}),
+])  # fmt: skip
+def test_rooted_collectives_send_to_or_from_their_root(kind, nbytes, root, sent, tmp_path):
+    node = COLL, "call", (), {"comm_type": kind, "comm_size": nbytes * PAYLOAD, "pg_name": "g", "root_rank": root}
+    messages = run(read(tmp_path, *[[node, call(REDUCE, 16, "h", 0)]] * 4)).messages.to_pydict()
+    rows = zip(messages["src"], messages["dst"], messages["bytes"], strict=True)
+    found = {(int(a[1:]), int(b[1:])): nbytes for a, b, nbytes in rows if nbytes > 16}
+    if kind in (REDUCE_TO, BROADCAST):
+        assert len(found) == 3 and set(found.values()) == {24 * PAYLOAD}
+        assert sum((root in ends) for ends in found) == 2  # the tree's root has two neighbours
+        assert all((ends[1] if kind == REDUCE_TO else ends[0]) == root for ends in found if root in ends)
+    else:
+        assert found == {ends: each * PAYLOAD for ends, each in sent.items()}
+
+
+def test_rooted_calls_start_at_the_first_member_without_a_root_and_refuse_others(tmp_path):
+    node = COLL, "call", (), {"comm_type": SCATTER_FROM, "comm_size": 64, "pg_name": "g"}
+    ranks = [[node, call(REDUCE, 16, "h", 0)]] * 2
+    assert read(tmp_path, *ranks).graphs.calls[0].members == (0, 1)
+    with pytest.raises(TraceError, match="root 5 of a scatter is not a member"):
+        read(tmp_path, *_changed(_changed(ranks, 0, 0, root_rank=5), 1, 0, root_rank=5))
+
+
+def test_comm_group_json_gives_members_in_order(tmp_path):
+    (tmp_path / "comm_group.json").write_text('{"1": [2, 0], "2": [1, 3]}')
+    ranks = [[call(REDUCE, 64, group)] for group in ("1", "2", "1", "2")]
+    assert [tuple(made.members) for made in read(tmp_path, *ranks).graphs.calls] == [(2, 0), (1, 3)]
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("{", "is not JSON"),
+    ("[1]", "json: is .1.; expected process groups"),
+    ('{"1": [0, 9]}', "process group 1 is .*0, 9.* expected distinct ranks, 0 to 1"),
+    ('{"1": [0, 0]}', "distinct ranks"),
+    ('{"g": [0]}', "process group g has ranks .*0.*, and is called by .*0, 1"),
+])  # fmt: skip
+def test_damaged_comm_group_files_are_refused(text, says, tmp_path):
+    (tmp_path / "comm_group.json").write_text(text)
+    with pytest.raises(TraceError, match=says):
+        read(tmp_path, *[[call(REDUCE, 64, "g")]] * 2)

@@ -3,7 +3,8 @@
 Files are NAME.RANK.et in one folder. A collective is among the ranks whose graphs have its process group, `pg_name`
 (all ranks if it has none); the k-th of a group at one rank is the k-th of it at the others. A send (`comm_src`,
 `comm_dst`, `comm_tag`) belongs to the receive of the same ends and tag, of several the k-th to the k-th. `comm_size`
-has ASTRA-sim's meaning: for an all-gather, the input of each rank.
+has ASTRA-sim's meaning: for an all-gather, the input of each rank, and so for a gather (our choice). A file
+comm_group.json beside them, as of ASTRA-sim, gives the members of groups and their order.
 
 Running all of them with a network that takes no time gives the order in which each unit of a rank computes - as for one
 rank, by when a node's dependencies are met, of several the smallest id - and shows that they end.
@@ -12,8 +13,9 @@ rank, by when a node's dependencies are met, of several the smallest id - and sh
 from __future__ import annotations
 
 import heapq
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,15 @@ from gradwire.traces.formats.chakra_graphs.graph import (
 )
 from gradwire.traces.formats.chakra_graphs.reader import read_graph
 from gradwire.traces.formats.draft import Draft
+from gradwire.traces.formats.source import open_source
 from gradwire.traces.rank_graphs import SEND, RankCall, RankGraphs
 
 _FILE = re.compile(r"(.+)\.(\d{1,7})\.et(\.gz)?")
 _KINDS = {
     0: "all_reduce",
+    1: "reduce",
+    3: "gather",
+    4: "scatter",
     2: "all_gather",
     5: "broadcast",
     6: "all_to_all",
@@ -46,6 +52,11 @@ _KINDS = {
     9: "all_reduce",
 }
 BARRIER, BARRIER_BYTES = 9, 4
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+ROOTS = ("root_rank", "comm_root", "root")
+"""Attributes that name the root of a collective by its global rank; without any it is the first member."""
+GROUP_FILE, GROUP_FORM = "comm_group.json", 'process groups, such as {"1": [0, 1]}'
+MAX_GROUP_FILE_BYTES = 1 << 26
 _ROLES = {FORWARD: 0, INPUT: 1, BACKWARD: 1}
 NodeKey = tuple[int, int]
 """A rank, and the position of a node in its graph."""
@@ -79,12 +90,58 @@ def read_graphs(path: Path, options: ReadOptions, draft: Draft) -> RankGraphs:
     for name in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
         if count := draft.skipped.pop(name, 0):
             draft.understood[name] += count
-    calls, call_of = _calls(graphs, str(path))
-    order = _JointRun(graphs, calls, call_of, str(path)).run()
+    groups = read_groups(path.parent / GROUP_FILE, len(graphs))
+    draft.understood[f"process groups of {GROUP_FILE}"] += len(groups)
+    return join_graphs(graphs, str(path), groups)
+
+
+def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
+    """Return the members of process groups from a file of ASTRA-sim, {"1": [0, 1], ...}; none if there is no file.
+
+    Raises TraceError for a file that is not such an object, and for members that are no ranks or repeated.
+    """
+    if not path.exists():
+        return {}
+    with open_source(path) as source:
+        data = b""
+        while block := source.read():
+            data += block
+            if len(data) > MAX_GROUP_FILE_BYTES:
+                raise TraceError("has more than 64 MiB", str(path), GROUP_FORM)
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(
+            f"is not JSON ({str(error)[:80]})", str(path), 'process groups, such as {"1": [0, 1]}'
+        ) from None
+    if not isinstance(content, dict):
+        raise TraceError(f"is {str(content)[:60]}", str(path), GROUP_FORM)
+    groups = {}
+    for name, members in content.items():
+        whole = isinstance(members, list) and all(type(rank) is int and 0 <= rank < ranks for rank in members)
+        if not whole or not members or len(set(members)) < len(members):
+            raise TraceError(
+                f"process group {name} is {str(members)[:60]}", str(path), f"distinct ranks, 0 to {ranks - 1}"
+            )
+        groups[str(name)] = tuple(members)
+    return groups
+
+
+def join_graphs(
+    graphs: Sequence[ChakraGraph], where: str, groups: Mapping[str, tuple[int, ...]] | None = None
+) -> RankGraphs:
+    """Return the graphs of all ranks as one, in an order in which they could run. `groups` : members of process groups,
+    in order; those of others are the ranks that call them. TraceError for graphs that do not fit together."""
+    calls, call_of = _calls(graphs, where, groups or {})
+    order = _JointRun(graphs, calls, call_of, where).run()
+    if not order:
+        raise TraceError("has no operations", where, "graphs with nodes")
     return _rank_graphs(graphs, calls, call_of, order)
 
 
-def _calls(graphs: Sequence[ChakraGraph], where: str) -> tuple[list[RankCall], dict[NodeKey, int]]:
+def _calls(
+    graphs: Sequence[ChakraGraph], where: str, listed: Mapping[str, tuple[int, ...]]
+) -> tuple[list[RankCall], dict[NodeKey, int]]:
     """Return the calls of all ranks, and the call of each communication node."""
     groups: dict[str, dict[int, list[tuple[int, RankCall]]]] = {}
     ends: dict[tuple[int, int, int], tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
@@ -99,14 +156,17 @@ def _calls(graphs: Sequence[ChakraGraph], where: str) -> tuple[list[RankCall], d
     calls: list[RankCall] = []
     call_of: dict[NodeKey, int] = {}
     for group, by_rank in groups.items():
-        members = tuple(by_rank)
+        members = listed.get(group, tuple(by_rank))
+        if set(members) != set(by_rank):
+            what = f"process group {group} has ranks {sorted(members)[:8]}, and is called by {sorted(by_rank)[:8]}"
+            raise TraceError(what, where, f"calls by the ranks in {GROUP_FILE}")
         if len({len(entries) for entries in by_rank.values()}) > 1:
             counts = ", ".join(f"{len(entries)} by rank {rank}" for rank, entries in by_rank.items())
             what = f"process group {group or 'of all ranks'} is called {counts}"
             raise TraceError(what, where, "equally many calls by each rank")
         if not group and len(members) != len(graphs):
             raise TraceError("collectives without pg_name that not all ranks call", where, "pg_name, or calls of all")
-        for entries in zip(*by_rank.values(), strict=True):
+        for entries in zip(*(by_rank[member] for member in members), strict=True):
             kinds = {call for _, call in entries}
             if len(kinds) > 1:
                 what = f"process group {group or 'of all ranks'}: ranks call " + " and ".join(
@@ -114,10 +174,11 @@ def _calls(graphs: Sequence[ChakraGraph], where: str) -> tuple[list[RankCall], d
                 )
                 raise TraceError(what, where, "the same calls in the same order")
             (call,) = kinds
-            size_of_buffer = call.bytes * len(members) if call.kind == "all_gather" else call.bytes
+            size_of_buffer = call.bytes * len(members) if call.kind in ("all_gather", "gather") else call.bytes
             for rank, (position, _) in zip(members, entries, strict=True):
                 call_of[rank, position] = len(calls)
-            calls.append(RankCall(call.kind, members, size_of_buffer))
+            ordered = _root_first(members, call, group, where) if call.kind in _ROOTED else members
+            calls.append(RankCall(call.kind, ordered, size_of_buffer))
     for (src, dst, tag), (sends, receives) in ends.items():
         if [size for _, size in sends] != [size for _, size in receives]:
             what = f"{len(sends)} sends and {len(receives)} receives from rank {src} to {dst} with tag {tag}"
@@ -141,7 +202,19 @@ def _collective(node: ChakraNode, rank: int, where: str) -> tuple[str, RankCall]
     size = BARRIER_BYTES if kind == BARRIER else attributes.get("comm_size")
     if not isinstance(size, int) or not 0 < size < 2**53:
         raise TraceError(f"has a comm_size of {size}", position, "bytes, 1 or more")
-    return group, RankCall(_KINDS[kind], (), size)
+    root = next((attributes[name] for name in ROOTS if isinstance(attributes.get(name), int)), None)
+    return group, RankCall(_KINDS[kind], () if root is None else (root,), size)
+
+
+def _root_first(members: tuple[int, ...], call: RankCall, group: str, where: str) -> tuple[int, ...]:
+    """Return the members with the root of a call first; TraceError if it is not a member."""
+    if not call.members:
+        return members
+    (root,) = call.members
+    if root not in members:
+        what = f"process group {group or 'of all ranks'}: root {root} of a {call.kind} is not a member"
+        raise TraceError(what, where, f"one of {', '.join(map(str, members[:8]))}")
+    return root, *(member for member in members if member != root)
 
 
 def _transfer(node: ChakraNode, rank: int, ranks: int, where: str) -> tuple[tuple[int, int, int], int]:

@@ -42,6 +42,7 @@ from gradwire.workload.collectives.common.groups import ModelGroups
 from gradwire.workload.collectives.common.half_collectives import count_transfers, half_of, schedule
 from gradwire.workload.collectives.common.staged import Staged
 from gradwire.workload.collectives.common.transfer_schedule import (
+    TransferRows,
     Transfers,
     binomial,
     group_transfers,
@@ -70,6 +71,12 @@ def call_transfers(kind: str, algorithm: Any, members: int, rails: int) -> Trans
         return transfers(scatter(members), members, rails)
     if kind == "broadcast":
         return transfers([row for row in binomial(members) if not row.adds], 1, rails)
+    if kind == "reduce":
+        return transfers([row for row in binomial(members) if row.adds], 1, rails)
+    if kind in ("gather", "scatter"):
+        others, root = np.arange(1, members), np.zeros(members - 1, dtype=np.int64)
+        src, dst = (others, root) if kind == "gather" else (root, others)
+        return transfers([TransferRows(0, src, dst, others, 1, False)], members, rails)  # a segment for each member
     whole = schedule(algorithm, members, rails, 1)
     return whole if kind == "all_reduce" else half_of(whole, adds=kind == "reduce_scatter")
 
@@ -78,7 +85,7 @@ def count_call_transfers(kind: str, algorithm: Any, members: int, rails: int) ->
     """Return the number of transfers of `call_transfers`."""
     if kind == "all_to_all":
         return members * (members - 1) * rails
-    if kind == "broadcast":
+    if kind in ("broadcast", "reduce", "gather", "scatter"):
         return (members - 1) * rails
     whole = count_transfers(algorithm, members, rails, 1)
     return whole if kind == "all_reduce" else whole // 2

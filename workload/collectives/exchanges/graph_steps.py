@@ -112,8 +112,21 @@ class GraphPlayback(Exchange):
             if counting >= 0:  # compute nodes are fired by their processes
                 before = [self.event[need] for need in graphs.of(row)] or [self.begun[rank[row]]]
                 self._after += [(event, counting) for event in before]
+        self._relay_to_cpus()
         cpus = {r for r, u, spent, c in zip(rank, unit, effort, call, strict=True) if u and spent and c < 0}
         self.units = [(0, number) for number in range(graphs.ranks)] + [(1, number) for number in sorted(cpus)]
+
+    def _relay_to_cpus(self) -> None:
+        """Give the CPU of a rank an event of its own for each node it waits for. Only one process can wait for an
+        event, and the GPU waits for all nodes of its rank."""
+        graphs = self.graphs
+        computed = (graphs.effort_ps > 0) & (graphs.call < 0) & (graphs.unit == 1)
+        self.relays: dict[int, int] = {}
+        for row in np.flatnonzero(computed).tolist():
+            for need in graphs.of(row):
+                if not computed[need] and need not in self.relays:
+                    self.relays[need] = relay = self._event(int(graphs.rank[row]), 1)
+                    self._after.append((self.event[need], relay))
 
     def _call(self, call: RankCall, rows: list[int], starts: dict[int, int]) -> None:
         """Add the messages of a call, whose members' nodes are `rows`, and the dependencies of messages and members."""
@@ -248,7 +261,8 @@ class GraphPlayback(Exchange):
         def wait(row: int) -> None:
             if row not in unit_rows and row not in waited:
                 waited.add(row)
-                rows.append((WAIT, self._first + self.event[row], iteration))
+                event = self.relays[row] if unit else self.event[row]
+                rows.append((WAIT, self._first + event, iteration))
 
         def note(before: int) -> None:
             for what, row in list(markers.items()):

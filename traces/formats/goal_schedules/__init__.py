@@ -1,0 +1,1 @@
+"""Schedules in the Group Operation Assembly Language, text and binary."""
