@@ -56,6 +56,10 @@ def check_scenario(scenario: Scenario, programs: bool = False) -> None:
     if switch.aggregation_slots and any(job.exchange.aggregates for job in scenario.job):
         what = f"{unsupported}, which do not aggregate packets"
         reject("switch.aggregation_slots", what, switch.aggregation_slots, f"0, or {alternative}")
+    for number, job in enumerate(scenario.job):
+        if getattr(job.exchange, "skip_zeros", False):
+            what = "simulated only: the testbed's workers send whole partitions"
+            reject(f"job[{number}].exchange.skip_zeros", what, True, f"false, or {alternative}")
     if switch.queue_policy not in ("threshold", "red"):
         what = "exists only in the simulator; queues of the testbed mark and drop at a threshold"
         reject("switch.policy", what, switch.queue_policy, f'"threshold", or {alternative}')

@@ -41,6 +41,9 @@ def check_exchange(job: Job) -> None:
             what = "applies to simulated jobs; a training run sets it in its system"
             expected = 'training.system = { kind = "asynchronous" }, with its staleness'
             raise ScenarioError(what, f"job.exchange.{name}", expected)
+    if getattr(exchange, "skip_zeros", False):
+        what = "applies to simulated jobs; a training run leaves zeros out by its reducer"
+        raise ScenarioError(what, "job.exchange.skip_zeros", 'training.reducer = { kind = "omnireduce" }')
     if job.accumulate > 1:
         what = f"{job.accumulate} micro-batches are not accumulated in training"
         raise ScenarioError(what, "job.accumulate", "1, and a larger training.batch")

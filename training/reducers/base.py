@@ -146,12 +146,18 @@ class Reducer(ScenarioTable, metaclass=ExplainedMeta):
 def scatter(values: Tensor, indices: Tensor, numel: int, arrived: Tensor | None) -> Tensor:
     """Return values at their positions in a flat tensor (numel,) of zeros, without those that did not arrive. A unit is
     a value, of which `arrived` is as in `Reducer.decode`."""
+    return scatter_rows(values[:, None], indices, numel, arrived)
+
+
+def scatter_rows(rows: Tensor, indices: Tensor, numel: int, arrived: Tensor | None) -> Tensor:
+    """Return rows of elements, (units, elements), as those of a flat tensor (numel,) of zeros. `indices`: row numbers,
+    (units,). `arrived` is as in `Reducer.decode`."""
     if arrived is not None:
-        _fit(arrived, len(values))
-        values, indices = values[arrived], indices[arrived]
-    dense = values.new_zeros(numel)
-    dense[indices.long()] = values
-    return dense
+        _fit(arrived, len(rows))
+        rows, indices = rows[arrived], indices[arrived]
+    dense = rows.new_zeros(-(-numel // rows.shape[1]), rows.shape[1])
+    dense[indices.long()] = rows
+    return dense.view(-1)[:numel]
 
 
 def mask_missing(values: Tensor, encoded: Encoded, arrived: Tensor | None, elements: int = 1) -> Tensor:

@@ -23,6 +23,7 @@ from gradwire.training.reducers.dgc import DGC  # noqa: E402
 from gradwire.training.reducers.feedback import ErrorFeedback, MomentumCorrection  # noqa: E402
 from gradwire.training.reducers.fp16 import Half  # noqa: E402
 from gradwire.training.reducers.none import Dense  # noqa: E402
+from gradwire.training.reducers.omnireduce import OmniReduce  # noqa: E402
 from gradwire.training.reducers.powersgd import PowerSGD  # noqa: E402
 from gradwire.training.reducers.qsgd import QSGD  # noqa: E402
 from gradwire.training.reducers.randomk import RandomK  # noqa: E402
@@ -45,6 +46,8 @@ ALL: dict[str, Reducer] = {
     "signsgd": SignSGD(),
     "signsgd bare": SignSGD(scale="none"),
     "powersgd": PowerSGD(rank=2),
+    "omnireduce": OmniReduce(block=33),
+    "omnireduce tenth": OmniReduce(block=33, ratio=0.1),
 }
 
 
@@ -86,6 +89,7 @@ def test_encoded_bytes_match_closed_form(name: str) -> None:
         "none": 4 * n, "fp16": 2 * n, "bf16": 2 * n, "topk": 8 * n // 10, "randomk": 4 * n // 10, "randomk unbiased": n,
         "qsgd": -(-n // 128) * (128 + 4), "qsgd 4 levels": -(-n // 33) * (33 + 4), "terngrad": n // 4 + 4 * 2,
         "signsgd": n // 8 + 4, "signsgd bare": n // 8, "powersgd": (1000 + 30) * 2 * 4,
+        "omnireduce": -(-n // 33) * (4 * 33 + 4), "omnireduce tenth": 91 * (4 * 33 + 4),
     }  # fmt: skip
     exchange = Exchange(ALL[name], [info], 1)
     _, sent = exchange.step([[drawn((1000, 30), 5)]], 0)
@@ -112,6 +116,17 @@ def test_half_rounds_to_nearest_finite_value() -> None:
 def test_topk_matches_hand_computation() -> None:
     got = one(TopK(ratio=0.4), torch.tensor([[0.1, -3.0, 2.0], [0.0, 2.5, -0.2]]))
     assert got.tolist() == [[0, -3, 0], [0, 2.5, 0]]
+
+
+def test_omnireduce_sends_nonzero_blocks_exactly() -> None:
+    """Blocks of 4 elements: the first is zero, the last has two elements; of two, the larger in norm is kept."""
+    x = torch.tensor([0.0, 0, 0, 0, 0, 1, -2, 0, 1.5, 2])
+    exchange = Exchange(OmniReduce(block=4), [info_of(10)], 1)
+    (mean,), sent = exchange.step([[x]], 0)
+    assert torch.equal(mean, x) and sent.nbytes == [2 * (4 * 4 + 4)]
+    _, sent = exchange.step([[torch.zeros(10)]], 1)
+    assert sent.nbytes == [0]
+    assert one(OmniReduce(block=4, ratio=0.4), x).tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 1.5, 2]
 
 
 @budget(0.3)

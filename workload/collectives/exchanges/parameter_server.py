@@ -56,6 +56,9 @@ class ParameterServer(ExchangeTable):
     aggregation: Flag = False
     """If true, the switches between workers and a server sum pushes, in `switch.aggregation_slots` slots, and multicast
     the server's results to all workers (ATP and SwitchML, both NSDI '21)."""
+    skip_zeros: Flag = False
+    """Leave out blocks of 256 elements whose gradients are all zero, and from answers those that are zero for all
+    workers; other blocks carry their position, 4 bytes (OmniReduce, SIGCOMM '21). Without loss bounds."""
     server_rate: Rate | None = None
     """Bandwidth at which a server sums what it receives; free if absent."""
 
@@ -85,6 +88,20 @@ class ParameterServer(ExchangeTable):
         if self.asynchronous and self.aggregation:
             what = "sums the pushes of all workers; asynchronous servers answer each push separately"
             yield Mistake("exchange.aggregation", what, True, "either this or asynchronous")
+        if self.skip_zeros:
+            yield from self._sparse_misfits(job)
+
+    def _sparse_misfits(self, job: Job) -> Iterator[Mistake]:
+        """Yield the job's conflicts with messages whose sizes depend on the worker."""
+        for key, is_set, why in (
+            ("exchange.asynchronous", self.asynchronous, "asynchronous servers return whole partitions"),
+            ("exchange.aggregation", self.aggregation, "switches add up packets of equal messages"),
+            ("push_bound", job.push_bound, "a lost block looks like one of zeros"),
+            ("pull_bound", job.pull_bound, "a lost block looks like one of zeros"),
+            ("tagging.magnitude", job.tagging.magnitude, "all of its packets are important"),
+        ):
+            if is_set:
+                yield Mistake("exchange.skip_zeros", why, True, f"either this or {key}")
 
     def longest(self, tensor: int, workers: int) -> tuple[str, int]:
         return "partition", min(self.partition, tensor)

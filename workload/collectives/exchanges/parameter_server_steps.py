@@ -36,6 +36,7 @@ from gradwire.workload.collectives.common.base import (
     make_messages,
 )
 from gradwire.workload.collectives.common.buckets import count_pieces, cut_tensor
+from gradwire.workload.collectives.exchanges.nonzero_blocks import NonzeroBlocks
 from gradwire.workload.csr import CsrLists, csr_lists, select_lists, starts_of
 from gradwire.workload.program import Ints, Messages, PacketImportance, Step
 from gradwire.workload.scheduling import LAYER
@@ -96,6 +97,7 @@ class ParameterServers(Exchange):
         runs = (np.arange(len(workers))[:, None] * len(context.trace.tensors) + self._tensor) * (len(self._tensor) + 1)
         self._run = runs + several
         self._returned, self._kept = self._bytes, np.zeros(len(self._bytes), dtype=np.bool_)
+        self._blocks = NonzeroBlocks(context.trace, self.partitions) if table.skip_zeros else None
         self._patterns = ImportancePatterns()
         self._layers = [(layer,) for layer in range(len(context.trace.layers))]
 
@@ -274,13 +276,20 @@ class ParameterServers(Exchange):
             part=self._part[part],
             src=np.where(pushed, ends[0], ends[1]),
             dst=np.where(pushed, ends[1], ends[0]),
-            nbytes=np.where(pushed, self._bytes[part], self._returned[part]),
+            nbytes=self._sizes(captured, worker, part, pushed),
             priority=np.array(context.priorities)[self._tensor[part]],
             loss=loss,
             rank=self._ranks[(~pushed).astype(np.int64), self._layer[part]],
             captured=np.where(pushed, captured[worker], np.where(own >= 0, captured[own], -1)),
             first=self._first[part],
         )
+
+    def _sizes(self, captured: Ints, worker: Ints, part: Ints, pushed: Flags) -> Ints:
+        """Return the bytes of messages. `captured`: the iteration of the trace that each worker replays."""
+        if self._blocks is None:
+            return np.where(pushed, self._bytes[part], self._returned[part])
+        by_worker = np.array([self._blocks.sizes([each]) for each in captured.tolist()])
+        return np.where(pushed, by_worker[worker, part], self._blocks.sizes(captured.tolist())[part])
 
     def _importance(self, captured: Ints, worker: Ints, part: Ints, pushed: Flags) -> PacketImportance:
         if self.context.tagger is None:
