@@ -33,6 +33,7 @@ from gradwire.studies.reproduce.verdicts import Judgement, SeedRange, effects_of
 
 PS_PER_MS = 1e9
 CURVE = 400
+ABSTRACT = "[abstract]"
 NOT_EVALUATED = "no evaluation yet."
 INTERVALS = (
     "Means with half of their 95 % interval (Student's t); differences are between runs of the same seed, and "
@@ -185,6 +186,7 @@ def claims_section(
     section.add(html.paragraph(basis_text(data)) if "traces" in data else "")
     section.add(html.paragraph(reading_text(judgements, data.get("seeds", 1))) if judgements else "")
     section.add(html.grid(Grid("", ["", "claim", "published", "verdict"], rows), words=True))
+    section.add(*_published_numbers(claims, judgements))
     for number, claim in enumerate(claims):
         section.add(html.heading(f"{claim['id']}: {claim['claim']}"))
         source = f"Published: {claim['published'] or 'nothing'} (source: {claim['source']})"
@@ -198,6 +200,21 @@ def claims_section(
     return section
 
 
+def _published_numbers(claims: Sequence[Json], judgements: Sequence[Judgement]) -> Iterator[str]:
+    """Yield the heading and the table of all published numbers beside ours, those of abstracts first; nothing without
+    any."""
+    rows = []
+    for number, claim in enumerate(claims):
+        table = _expectation_rows(claim["expectations"], judgements[number] if judgements else None)
+        for expectation, row in zip(claim["expectations"], table, strict=True):
+            if expectation.get("published"):
+                rows.append((expectation["published"]["mark"] != ABSTRACT, [claim["id"], *row]))
+    if rows:
+        heads = ["claim", *_expectation_heads(judgements[0] if judgements else None)]
+        yield html.heading("Published numbers")
+        yield html.grid(Grid("", heads, [row for _, row in sorted(rows, key=lambda each: each[0])]), words=True)
+
+
 def _picture(figure: Figure | None, claim: Json) -> str:
     if figure is None:
         return ""
@@ -206,6 +223,19 @@ def _picture(figure: Figure | None, claim: Json) -> str:
 
 
 def _expectations(expectations: Sequence[Json], judged: Judgement | None) -> str:
+    rows = _expectation_rows(expectations, judged)
+    return html.grid(Grid("", _expectation_heads(judged), rows), words=True) if rows else ""
+
+
+def _expectation_heads(judged: Judgement | None) -> list[str]:
+    """Return the heads of a table of expectations."""
+    heads = (
+        ["on sockets", "simulated"] if judged and judged.simulated else ["measured" if judged else "measured, median"]
+    )
+    return ["figure", *heads, "published", "verdict", "our limit [ours]", ""]
+
+
+def _expectation_rows(expectations: Sequence[Json], judged: Judgement | None) -> list[list[str]]:
     beside = judged.simulated if judged else None
     rows = []
     for number, expectation in enumerate(expectations):
@@ -223,9 +253,7 @@ def _expectations(expectations: Sequence[Json], judged: Judgement | None) -> str
         holds = HOLDS[expectation["holds"]] if low or high else ""
         published = _beside_published(expectation)
         rows.append([what, *measured, *published, expected, "; ".join(filter(None, [holds, remark]))])
-    heads = ["on sockets", "simulated"] if beside else ["measured" if judged else "measured, median"]
-    heads = ["figure", *heads, "published", "verdict", "our limit [ours]", ""]
-    return html.grid(Grid("", heads, rows), words=True) if rows else ""
+    return rows
 
 
 def _agreement(rows: Sequence[Json]) -> str:

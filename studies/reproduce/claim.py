@@ -27,6 +27,7 @@ class Setting:
     changes : overlay of the scenario, in the shape of a policy's `set`.
     policies : keys of `gradwire.studies.reproduce.policies` to run.
     full_only : omitted from a quick run.
+    quick_policies : of `policies`, those of a quick run; all if empty.
     shown : measure in its panel of the plot, if not the claim's.
     data : of a training run, "pictures" or "text"; the user gives its location.
     baseline : of `policies`, the one that the others are compared with, seed by seed, if any.
@@ -43,6 +44,7 @@ class Setting:
     policies: tuple[str, ...]
     changes: JsonView = field(default_factory=dict)
     full_only: bool = False
+    quick_policies: tuple[str, ...] = ()
     shown: str = ""
     data: Literal["", "pictures", "text"] = ""
     baseline: str = ""

@@ -49,6 +49,9 @@ def _values(table: Json, known: Mapping[str, Any]) -> Json:
 
 
 def _changed(base: Json, entry: Json) -> Json:
+    """Return a setting's table, changed by an entry; policies of a quick run are part of the choice of policies."""
+    if "policies" in entry:
+        base = {key: value for key, value in base.items() if key != "quick_policies"}
     overlays = {key: overlay(base.get(key, {}), entry.get(key, {})) for key in ("changes", "testbed")}
     return base | entry | overlays
 

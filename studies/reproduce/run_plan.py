@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from gradwire.analysis.source_digests import engine_digest, testbed_digest
@@ -19,7 +19,7 @@ from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loading.load import build_scenario, load_tables
 from gradwire.scenarios.schema.policy import overlay
 from gradwire.scenarios.schema.scenario import Scenario
-from gradwire.studies.reproduce.claim import Claim, Setting
+from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.policies import POLICIES, apply_policy, with_seed
 
 TRAINING_VERSION = 2
@@ -63,7 +63,7 @@ def runs_of_claim(
         _run(setting, _with_data(setting, data), policy, seed, device)
         for setting in claim.settings
         if full or not setting.full_only
-        for policy in setting.policies
+        for policy in (setting.policies if full else setting.quick_policies or setting.policies)
         for seed in range(1, seeds + 1)
     ]
 
@@ -92,6 +92,33 @@ def _with_data(setting: Setting, data: Mapping[str, str]) -> Json:
         }
         raise ScenarioError(f"requires data: {setting.data}", setting.name, expected[setting.data])
     return overlay(dict(setting.changes), {"training": {"data": data[setting.data]}})
+
+
+def planned_part(claim: Claim, runs: Sequence[PlannedRun]) -> Claim:
+    """Return a claim with the settings, policies and expectations that the runs have."""
+    ones = {(run.setting, run.policy): 1.0 for run in runs}
+    settings = {run.setting for run in runs}
+
+    def is_known(expect: Expect) -> bool:
+        try:
+            expect.value(lambda setting, policy, measure: ones[setting, policy])
+        except KeyError:
+            return False
+        return settings.issuperset(expect.settings)
+
+    chosen = tuple(
+        replace(setting, policies=tuple(policy for policy in setting.policies if (setting.name, policy) in ones))
+        for setting in claim.settings
+        if setting.name in settings
+    )
+    return replace(claim, settings=chosen, expects=tuple(filter(is_known, claim.expects)))
+
+
+def claim_on_testbed(claim: Claim, runs: Sequence[PlannedRun]) -> Claim:
+    """Return the part of a claim that the testbed has; its remark describes the settings there."""
+    part = planned_part(claim, runs)
+    words = "; ".join(f"{setting.name}: {setting.testbed_words}" for setting in part.settings)
+    return replace(part, remark=f"On the testbed. {words}. TCP is the kernel's.")
 
 
 def all_runs(plans: Sequence[Sequence[PlannedRun]]) -> list[PlannedRun]:

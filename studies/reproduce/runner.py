@@ -28,9 +28,16 @@ from gradwire.studies.reproduce import TRAINING_SETS
 from gradwire.studies.reproduce.claim import Claim
 from gradwire.studies.reproduce.measures import costs
 from gradwire.studies.reproduce.policies import POLICIES
-from gradwire.studies.reproduce.run_plan import PlannedRun, all_runs, runs_of_claim, testbed_runs
+from gradwire.studies.reproduce.run_plan import (
+    PlannedRun,
+    all_runs,
+    claim_on_testbed,
+    planned_part,
+    runs_of_claim,
+    testbed_runs,
+)
 from gradwire.studies.reproduce.run_store import RunStore
-from gradwire.studies.reproduce.verdicts import Judgement, claim_on_testbed, judge, judge_testbed
+from gradwire.studies.reproduce.verdicts import Judgement, judge, judge_testbed
 from gradwire.studies.training.cost_estimate import SettingCost, costs_by_setting, estimate_costs
 from gradwire.studies.training.run import auto_device, check_trainings, train
 from gradwire.studies.training.step_time_model import cached_step_times
@@ -52,7 +59,7 @@ class Reproduction:
     names : of `gradwire.studies.reproduce.SETS`. `claims` : ids of the chosen ones; all if empty.
     out : folder of the Results and the page; an earlier reproduction in it is resumed.
     full : include the settings that take long.
-    seeds : number of seeds; by default 3 for simulations and 5 for training.
+    seeds : number of seeds; by default 3 for quick simulations, and 5 for all others and for training.
     data : for training, locations of "pictures" and "text". `device` : to compute on, as `training.device`.
     world : "sim"; or "emu": settings that fit the testbed run there in virtual time, beside a simulation of the same,
         and claims are judged by that.
@@ -107,7 +114,7 @@ class Reproduction:
 
         names, full, data, device = self.names, self.full, self.data, self.device
         chosen = claims_of(names, self.claims)
-        seeds = self.seeds or (5 if any(name in TRAINING_SETS for name in names) else 3)
+        seeds = self.seeds or (5 if full or any(name in TRAINING_SETS for name in names) else 3)
         if self.world == EMULATED:
             for value, option in ((device != "cpu", "--device"), (bool(data), "--pictures and --text")):
                 if value:
@@ -124,6 +131,8 @@ class Reproduction:
         if device != "cpu" and not any(run.trained for plan in plans for run in plan):
             raise ScenarioError(f"{device} has no effect: {', '.join(names)} only simulates", "--device", "no --device")
         check_trainings(run.scenario for plan in plans for run in plan)
+        if not full:
+            chosen = [planned_part(claim, plan) for claim, plan in zip(chosen, plans, strict=True)]
         return chosen, plans, seeds
 
 
@@ -211,8 +220,11 @@ def _play(runs: Sequence[PlannedRun], store: RunStore, jobs: int) -> Iterator[Pl
 
 
 def _one(run: PlannedRun, store: RunStore) -> None:
+    """Run, and measure a simulation here, so that the parent only reads its figures."""
     function = _emulated if run.is_emulated else _trained if run.trained else _simulated
     function(run.scenario, store.place(run.key))
+    if not run.trained:
+        store.figures(run.key)
 
 
 def _emulated(scenario: Scenario, folder: Path) -> None:

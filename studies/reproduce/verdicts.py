@@ -139,28 +139,6 @@ class Judgement:
         return SeedRange(values) if values else None
 
 
-def claim_on_testbed(claim: Claim, runs: Sequence[PlannedRun]) -> Claim:
-    """Return a claim with the settings, policies and expectations that the runs have; its remark describes them."""
-    ones = {(run.setting, run.policy): 1.0 for run in runs}
-    settings = {run.setting for run in runs}
-
-    def is_known(expect: Expect) -> bool:
-        try:
-            expect.value(lambda setting, policy, measure: ones[setting, policy])
-        except KeyError:
-            return False
-        return settings.issuperset(expect.settings)
-
-    chosen = tuple(
-        replace(setting, policies=tuple(policy for policy in setting.policies if (setting.name, policy) in ones))
-        for setting in claim.settings
-        if setting.name in settings
-    )
-    words = "; ".join(f"{setting.name}: {setting.testbed_words}" for setting in chosen)
-    remark = f"On the testbed. {words}. TCP is the kernel's."
-    return replace(claim, settings=chosen, expects=tuple(filter(is_known, claim.expects)), remark=remark)
-
-
 def judge_testbed(claim: Claim, runs: Sequence[PlannedRun], figures: Mapping[str, Mapping[str, float]]) -> Judgement:
     """Return the verdict on a claim by the runs on the testbed, with the one by the simulations beside them."""
     emulated, simulated = (

@@ -33,8 +33,7 @@ def cmd_reproduce(
     claim: Annotated[list[str] | None, typer.Option("--claim", help="Only this claim, such as S4; repeatable.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Also run the long settings.")] = False,
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=99, help="Seeds of every run; if absent, 3 for simulations and 5 for training runs."),
+        int | None, typer.Option(min=1, max=99, help="Seeds of every run; if absent, 3 for quick simulations, else 5.")
     ] = None,
     pictures: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Training data: CIFAR-10, pictures by class, or synthetic.")

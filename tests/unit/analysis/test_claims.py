@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +29,8 @@ from gradwire.studies.reproduce.lost_magnitude import lost_magnitude
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, WHY_ABSENT
 from gradwire.studies.reproduce.plots.claim_plots import claim_figure
 from gradwire.studies.reproduce.policies import POLICIES, apply_policy
-from gradwire.studies.reproduce.run_plan import all_runs, runs_of_claim
+from gradwire.studies.reproduce.published import PublishedNumber
+from gradwire.studies.reproduce.run_plan import all_runs, planned_part, runs_of_claim
 from gradwire.studies.reproduce.run_store import RunStore
 from gradwire.studies.reproduce.scaling.node import HASWELL, KNL
 from gradwire.studies.reproduce.scaling.strong_scaling import scaling_of
@@ -185,6 +187,42 @@ def test_every_claim_resolves_to_valid_runs_and_a_verdict(name: str) -> None:
         found = judge(claim, runs, figures)
         assert found.verdict != OPEN and len(found.findings) == len(claim.expects)
         assert len({setting.name for setting in claim.settings}) == len(claim.settings)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_quick_run_judges_what_it_has(name: str) -> None:
+    """A quick run leaves out expectations of runs that it has not, and every claim keeps some or is long as a whole."""
+    for claim in claims_of([name]):
+        runs = runs_of_claim(claim, 1, False, DATA)
+        part = planned_part(claim, runs)
+        assert {(setting.name, policy) for setting in part.settings for policy in setting.policies} == {
+            (run.setting, run.policy) for run in runs
+        }
+        found = judge(part, runs, {run.key: dict.fromkeys(MEASURE_LABELS, 1.0) for run in runs})
+        assert len(found.findings) == len(part.expects)
+        assert part.expects or all(setting.full_only for setting in claim.settings), claim.id
+
+
+def test_own_policies_of_a_setting_drop_its_quick_ones() -> None:
+    """The setting of R2 has fewer policies than the one that it is based on, and runs all of them."""
+    (claim,) = claims_of(["regimes"], ["R2"])
+    assert {run.policy for run in runs_of_claim(claim, 1, False)} == {
+        policy for setting in claim.settings for policy in setting.policies
+    }
+    quick, full = (runs_of_claim(claims_of(["dlcp"], ["S3"])[0], 1, each) for each in (False, True))
+    assert {run.key for run in quick} < {run.key for run in full}
+
+
+def test_published_numbers_of_abstracts_come_first_on_the_page() -> None:
+    notes, abstract = (
+        replace(_p99(0.3, mark), published=PublishedNumber(0.5, mark, neutral=1)) for mark in ("[notes]", "[abstract]")
+    )
+    judged = _judged(notes, abstract, _p99(0.4, "no published number"))
+    data = {"command": "how", **as_dict([judged])}
+    for page in (claims_page("T", [judged], [None], data), claims_page("T", [], [], data)):
+        table = page.partition("Published numbers")[2].partition("</table>")[0]
+        assert 0 < table.index("0.500 [abstract]") < table.index("0.500 [notes]")
+        assert "no published number" not in table
 
 
 def test_tcp_baselines_include_both_minimum_rtos() -> None:

@@ -17,8 +17,9 @@ from gradwire.studies.reproduce.claim import Claim, Expect, Setting
 from gradwire.studies.reproduce.claim_values import gain, ratio
 from gradwire.studies.reproduce.claims_page import agreement_lines, as_dict, finding_lines
 from gradwire.studies.reproduce.policies import POLICIES
+from gradwire.studies.reproduce.run_plan import claim_on_testbed
 from gradwire.studies.reproduce.run_plan import testbed_runs as runs_on_testbed
-from gradwire.studies.reproduce.verdicts import agreements, claim_on_testbed
+from gradwire.studies.reproduce.verdicts import agreements
 from gradwire.studies.reproduce.verdicts import judge_testbed as judged_on_testbed
 from tests.support.emu_cases import needs
 
