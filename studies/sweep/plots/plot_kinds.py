@@ -72,7 +72,7 @@ def _heat(part: PlotData, data: PlotData, title: str) -> Heat:
     value, by = _measure(data, "value", plot.value)
     if plot.kind == "gain":
         value, by = Axis(gain_label(data)), 1.0
-    x, y = positions(data, "x", plot.x), positions(data, "y", plot.y)
+    x, y = positions(part, "x", plot.x), positions(data, "y", plot.y)
     cells = {(line[plot.y], line[plot.x]): line[plot.value] for line in part.lines}
     rows, columns = list(y.places), list(x.places)
     cells_by_row = [[cells.get((row, column)) for column in columns] for row in rows]

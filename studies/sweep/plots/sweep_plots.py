@@ -73,12 +73,14 @@ def _figure_of(data: PlotData) -> Figure:
     for number, (axes, chart, (_, title)) in enumerate(zip(panel_axes, charts, panels, strict=True)):
         if plot.panels:
             axes.set_title(f"{data.axis(plot.panels).title} = {title}")
+        per_row = min(len(panels), PER_ROW[plot.columns])
         if plot.kind in MAPS:
-            _draw_map(axes, chart, charts, plot.columns)
-            continue
-        _draw_lines(axes, chart, data)
-        if number % min(len(panels), PER_ROW[plot.columns]):
+            _draw_map(axes, chart, charts, plot.columns, (number + 1) % per_row == 0 or number + 1 == len(panels))
+        else:
+            _draw_lines(axes, chart, data)
+        if number % per_row:
             axes.set_ylabel("")
+            axes.tick_params(labelleft=plot.kind not in MAPS)
     if plot.title:
         figure.suptitle(plot.title)
     _legend(figure, panel_axes, plot, data)
@@ -130,8 +132,9 @@ def _set_axis(axes: Axes, which: str, axis: Axis, kind: str) -> None:
             at.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
 
 
-def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], columns: int) -> None:
-    """Plot a map, with the values written into its cells if they fit; `charts`, all panels, have one scale."""
+def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], columns: int, has_scale: bool) -> None:
+    """Plot a map, with the values written into its cells if they fit; `charts`, all panels, have one scale, which is
+    drawn beside the last panel of a row (`has_scale`)."""
     values = np.concatenate([np.array(each.values, dtype=np.float64).ravel() for each in charts])
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
@@ -149,7 +152,8 @@ def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], columns: int) -> 
         if np.isfinite(value):
             ink = "white" if value < (low + high) / 2 else "black"
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=6)
-    axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(chart.unit, 36)), pad=0.02, aspect=28, fraction=0.06)
+    if has_scale:
+        axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(chart.unit, 36)), pad=0.02, aspect=28, fraction=0.06)
 
 
 def _canvas(plot: Plot, panels: int) -> tuple[Figure, list[Axes]]:

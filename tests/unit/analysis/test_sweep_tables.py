@@ -237,6 +237,20 @@ def test_sweep_plots_show_the_means(drawn: dict[str, Any]) -> None:
     assert left.get_yscale() == "log" and left.get_ylabel().endswith("(us)")
 
 
+def test_panels_of_a_map_share_labels_and_scale() -> None:
+    """Only the first panel names the rows, only the last has the scale, and each has its own columns."""
+    plot = {"name": "m", "kind": "heatmap", "x": "load", "y": "load", "value": "slowdown_p99", "panels": "buffer"}
+    sweep, points, records = made(plot=[plot | {"columns": 2}])
+    few = {point.key for point in points if point.at == {"load": 0.2, "buffer": "128KiB"}}
+    shown = [point for point in points if point.at["buffer"] == "1MiB" or point.key in few]
+    (figure,) = figures(sweep, shown, records).values()
+    first, second, scale = figure.axes
+    assert first.get_ylabel() and not second.get_ylabel() and scale.get_ylabel()
+    assert [bool(axes.yaxis.get_tick_params()["labelleft"]) for axes in (first, second)] == [True, False]
+    assert [axes.images[0].get_array().shape[1] for axes in (first, second)] == [1, 2]
+    assert first.images[0].get_clim() == second.images[0].get_clim() == pytest.approx((30, 90))
+
+
 def test_distribution_plots_pool_the_seeds(drawn: dict[str, Any]) -> None:
     """At load 0.2, 1/30 of 30 values is 20 us and none exceeds 600 us."""
     (axes,) = drawn["cdf"].axes
