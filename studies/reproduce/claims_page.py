@@ -24,8 +24,8 @@ HOLDS = {True: "holds", False: "does not hold", None: "unresolved"}
 def basis_text(ground: JsonView) -> str:
     """Describe the basis of all figures.
 
-    Keys: `traces`; the `device` of training runs ("" without); if present, the number of `seeds`, and `ours`, the rules
-    of policies that are choices of this project, by label.
+    Keys: `traces`; the `device` of training runs ("" without); if present, the number of `seeds`, `ours`, the rules of
+    policies that are choices of this project, by label, and the labels of policies `left_out` of a quick run.
     """
     traces = ", ".join(ground["traces"])
     several = "s" if len(ground["traces"]) > 1 else ""
@@ -43,6 +43,8 @@ def basis_text(ground: JsonView) -> str:
             labels.setdefault(words, []).append(label)
         rules = ". ".join(f"{', '.join(names)}: {words}" for words, names in labels.items())
         sentences.append(f"Rules of policies that are not the papers' [ours]: {rules}.")
+    if ground.get("left_out"):
+        sentences.append(f"A quick run leaves out: {'; '.join(ground['left_out'])}.")
     return " ".join(sentences)
 
 

@@ -92,8 +92,22 @@ class Reproduction:
             options += [f"--{key} {path}" for key, path in self.data.items()]
             options += [f"--device {self.device}"] if self.device != "cpu" else []
             how = " ".join(["gradwire reproduce", *self.names, *options])
-            _write(self.out, ", ".join(self.names), judgements, how, _ground(plans, self.device, seeds))
+            ground = _ground(plans, self.device, seeds) | {"left_out": self._left_out(plans)}
+            _write(self.out, ", ".join(self.names), judgements, how, ground)
         return judgements
+
+    def _left_out(self, plans: Sequence[Sequence[PlannedRun]]) -> list[str]:
+        """Return the labels of policies that a quick run leaves out of claims, though it has their settings."""
+        from gradwire.studies.reproduce import claims_of
+
+        if self.full or self.world == EMULATED:
+            return []
+        missing: dict[str, None] = {}
+        for claim, plan in zip(claims_of(self.names, self.claims), plans, strict=True):
+            settings, policies = ({getattr(run, name) for run in plan} for name in ("setting", "policy"))
+            own = [policy for setting in claim.settings if setting.name in settings for policy in setting.policies]
+            missing |= dict.fromkeys(POLICIES[policy].label for policy in own if policy not in policies)
+        return list(missing)
 
     def costs(self, on_progress: OnProgress = lambda share, words: None) -> list[SettingCost]:
         """Estimate what `run` would run, by setting: how much is in `out` already, and the time for the rest.

@@ -32,6 +32,7 @@ from gradwire.studies.reproduce.policies import POLICIES, apply_policy
 from gradwire.studies.reproduce.published import PublishedNumber
 from gradwire.studies.reproduce.run_plan import all_runs, planned_part, runs_of_claim
 from gradwire.studies.reproduce.run_store import RunStore
+from gradwire.studies.reproduce.runner import Reproduction
 from gradwire.studies.reproduce.scaling.node import HASWELL, KNL
 from gradwire.studies.reproduce.scaling.strong_scaling import scaling_of
 from gradwire.studies.reproduce.verdicts import (
@@ -213,6 +214,16 @@ def test_own_policies_of_a_setting_drop_its_quick_ones() -> None:
     assert {run.key for run in quick} < {run.key for run in full}
 
 
+def test_quick_page_names_rivals_that_it_leaves_out(tmp_path: Path) -> None:
+    """Of S3 rivals are left out that were never the fastest; of S2 nothing is."""
+    for claim, named in (("S3", {"pFabric", "PIAS, RTOmin 2 ms"}), ("S2", set())):
+        reproduction = Reproduction(["dlcp"], tmp_path, [claim])
+        _, plans, _ = reproduction._plans()
+        assert named <= set(reproduction._left_out(plans)) and bool(named) == bool(reproduction._left_out(plans))
+        assert not {"DLCP", "NDP, layer priority"} & set(reproduction._left_out(plans))
+        assert replace(reproduction, full=True)._left_out(plans) == []
+
+
 def test_published_numbers_of_abstracts_come_first_on_the_page() -> None:
     notes, abstract = (
         replace(_p99(0.3, mark), published=PublishedNumber(0.5, mark, neutral=1)) for mark in ("[notes]", "[abstract]")
@@ -337,8 +348,6 @@ def test_repeated_reproduction_simulates_missing_runs_only(tmp_path: Path, monke
 
 
 def test_reproduce_refuses_an_unrelated_folder(tmp_path: Path) -> None:
-    from gradwire.studies.reproduce.runner import Reproduction
-
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(ResultError, match="does not hold a reproduction"):
         Reproduction(["dlcp"], tmp_path, claims=["S2"]).run()
@@ -414,6 +423,7 @@ def test_basis_text_names_traces_device_and_project_goals() -> None:
     )
     assert basis_text({"traces": ["a"], "device": ""}) == "Replayed trace: a."
     assert basis_text({"traces": [], "device": ""}) == "No trace is replayed."
+    assert basis_text({"traces": [], "device": "", "left_out": ["A", "B, C"]}).endswith("leaves out: A; B, C.")
     (ours,) = claims_of(["dlcp"], ["S10"])
     (published,) = claims_of(["dlcp"], ["S4"])
     assert published_words(ours.published, ours.source) == "loss <= p for every message [ours]"
