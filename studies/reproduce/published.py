@@ -21,6 +21,8 @@ OPPOSITE: Word = "opposite"
 UNRESOLVED: Word = "unresolved"
 ROUNDING = 1e-9
 """Relative difference up to which two numbers count as equal."""
+NO_EFFECT = 0.005
+"""Share of the published effect up to which there is none: it is printed as 0 %."""
 MIXED = "mixed"
 """Verdict on a claim whose figures have different ones."""
 
@@ -67,7 +69,7 @@ class PublishedNumber:
         if ends[0] <= 0 < ends[1]:
             return Comparison(UNRESOLVED, share)
         is_reached = share >= 1 - ROUNDING if self.within is None else abs(share - 1) <= self.within + ROUNDING
-        word = REACHED if is_reached else SAME_DIRECTION if share > 0 else OPPOSITE
+        word = REACHED if is_reached else SAME_DIRECTION if share > NO_EFFECT else OPPOSITE
         return Comparison(word, share)
 
 

@@ -31,6 +31,8 @@ PREDICTED = PublishedNumber(200.0, "[abstract]", within=0.15)
         (GAIN, -0.2, -0.3, -0.1, "opposite", -0.25),
         (GAIN, 0.1, -0.1, 0.2, "unresolved", 0.125),
         (GAIN, 0.0, 0.0, 0.0, "opposite", 0.0),
+        (GAIN, 0.003, 0.002, 0.005, "opposite", 0.00375),
+        (GAIN, 0.005, 0.004, 0.006, "same direction", 0.00625),
         (GAIN, inf, inf, inf, "reached", None),
         (RATIO, 0.1, 0.05, 0.2, "reached", 1.0),
         (RATIO, 0.55, 0.5, 0.6, "same direction", 0.5),
