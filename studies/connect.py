@@ -80,6 +80,7 @@ def _simulate_with_progress(scenario: Scenario, progress: Told | None, **options
 def compare(
     *sources: Source | Iterable[Source],
     set: Overrides = (),
+    seeds: int = 1,
     threads: int = 1,
     jobs: int = 1,
     progress: Told | None = None,
@@ -93,6 +94,7 @@ def compare(
     sources : Results; Comparisons; directories of Results or of comparisons; Scenarios, scenario files and names of the
         library, which are simulated under each of their policies. Lists are flattened.
     set : overrides of scenarios that are named or loaded from files, such as "job.workers=8".
+    seeds : runs of each scenario, with consecutive seeds from its own on; the verdict covers all of them.
     threads : of the simulator.
     jobs : scenarios simulated at a time, each in a separate process; with 1 all in this one.
     progress : called with (fraction, message).
@@ -119,13 +121,14 @@ def compare(
         raise wrong_type_error(progress, "compare(progress)", "a function that is called, or None", ScenarioError)
     threads = require_integer(threads, "compare(threads)", 1, ScenarioError)
     jobs = require_integer(jobs, "compare(jobs)", 1, ScenarioError)
+    seeds = require_integer(seeds, "compare(seeds)", 1, ScenarioError)
     runs = [run for source in sources for run in _runs_of(source, overrides)]
     if not runs:
         raise ResultError("nothing to compare", "compare", RUNS)
     if overrides and all(isinstance(run_source, Result) for run_source in runs):
         expected = "a scenario to be run, or no overrides"
         raise ResultError("has been run already: overrides have no effect", "compare", expected)
-    scenarios = [run_source for run_source in runs if not isinstance(run_source, Result)]
+    scenarios = with_seeds([run_source for run_source in runs if not isinstance(run_source, Result)], seeds)
     if min(jobs, len(scenarios)) > 1:
         with heard("compare", progress) as on_progress:
             outcomes, finished = simulate_in_processes(scenarios, jobs, threads, on_progress=on_progress)
@@ -142,7 +145,17 @@ def compare(
         pairs = zip(scenarios, parts, strict=True)
         simulated = [_simulate_with_progress(scenario, part, threads=threads) for scenario, part in pairs]
     results = iter(simulated)
-    return side_by_side([run_source if isinstance(run_source, Result) else next(results) for run_source in runs])
+    shown = [run_source if isinstance(run_source, Result) else next(results) for run_source in runs]
+    return side_by_side(shown, other_seeds=list(results))
+
+
+def with_seeds(scenarios: Sequence[Scenario], seeds: int) -> list[Scenario]:
+    """Return the scenarios with their own seed, then with each of the `seeds` - 1 following ones."""
+    return [
+        scenario if not more else scenario.model_copy(update={"seed": scenario.seed + more})
+        for more in range(seeds)
+        for scenario in scenarios
+    ]
 
 
 def _part_progress(progress: Told | None, number: int, count: int) -> Told | None:

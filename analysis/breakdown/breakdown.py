@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,6 +54,7 @@ from gradwire.analysis.measurement_window import IterationSpan
 from gradwire.jit.records.constants import FOREVER, SPEED_SHIFT
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
+from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import ResultError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import share_text, time_text
@@ -69,6 +70,9 @@ CAUSES = ("straggler", "server", "scheduler", "sharing", "serialisation", "queue
 PARTS = ("computing", *CAUSES)
 PART_LABELS: Mapping[str, str] = {"computing": "computing", **{cause: f"waiting: {cause}" for cause in CAUSES}}
 """Labels of the parts in tables and figures, by the keys of `Breakdown.means`."""
+
+MOST_HELD = 2000
+"""Messages from which the share of `busy_while_held` is computed (our choice)."""
 
 Row = dict[str, int]
 
@@ -113,13 +117,8 @@ class TrafficBreakdown:
     def sharing(self, number: int) -> int:
         """Return an upper bound of the picoseconds in which a message shared its NIC with others."""
         row, columns = self._row_of[number], self.ran.columns
-        card, begin, end = int(columns["src"][row]), int(self.released[row]), int(self.end[row])
-        low, high = self._first[card : card + 2].tolist()
-        low += int(np.searchsorted(self._last_end[low:high], begin, side="right"))
-        high = low + int(np.searchsorted(self._releases[low:high], end))
-        others = self._order[low:high]
-        others = others[(self.end[others] > begin) & (others != row)]
-        together = np.minimum(self.end[others], end) - np.maximum(self.released[others], begin)
+        begin, end = int(self.released[row]), int(self.end[row])
+        others, together = self._others(row, begin, end)
         most = np.minimum(self.wire[others], together)
         urgency = columns["priority"][others] - columns["priority"][row]
         behind = (
@@ -130,6 +129,29 @@ class TrafficBreakdown:
         alike = np.where(behind, 0, np.minimum(most, self.wire[row]))
         later = np.where(urgency < 0, most, np.where(urgency == 0, alike, 0))
         return int(np.where(self.end[others] <= end, most, later).sum())
+
+    def _others(self, row: int, begin: int, end: int) -> tuple[Ints, Ints]:
+        """Return the other messages of a message's NIC that were in flight between two times, and for how long."""
+        card = int(self.ran.columns["src"][row])
+        low, high = self._first[card : card + 2].tolist()
+        low += int(np.searchsorted(self._last_end[low:high], begin, side="right"))
+        high = low + int(np.searchsorted(self._releases[low:high], end))
+        others = self._order[low:high]
+        others = others[(self.end[others] > begin) & (others != row)]
+        return others, np.minimum(self.end[others], end) - np.maximum(self.released[others], begin)
+
+    def busy_while_held(self, job: str) -> float:
+        """Return the share of the time that a job's messages were held back in which their NIC sent others; 0 if none
+        was held back. Of many messages, those held longest count."""
+        columns = self.ran.columns
+        held = np.where(columns["job"] == columns["jobs"].index(job), self.released - columns["start_ps"], 0)
+        longest = np.argsort(-held, kind="stable")[:MOST_HELD]
+        longest = longest[held[longest] > 0]
+        busy = 0
+        for row in longest.tolist():
+            others, together = self._others(row, int(columns["start_ps"][row]), int(self.released[row]))
+            busy += min(int(np.minimum(self.wire[others], together).sum()), int(held[row]))
+        return busy / max(1, int(held[longest].sum()))
 
 
 class DroppedPackets:
@@ -280,9 +302,11 @@ class Breakdown:
 
     rows : by job, worker and iteration: `job` (its name), `worker`, `iteration`, `start_ps`, `end_ps`, and a part for
         each of PARTS, `computing_ps` and so on, which add up to `end_ps - start_ps`.
+    busy_while_held : by job, `TrafficBreakdown.busy_while_held`.
     """
 
     rows: list[Json]
+    busy_while_held: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def table(self) -> pyarrow.Table:
@@ -346,10 +370,12 @@ def breakdown(source: Result | ResultContext | str | Path, trace: Trace | str | 
     context = result_context(source, trace)
     traffic, lost = TrafficBreakdown(context), DroppedPackets(context)
     rows: list[Json] = []
+    busy: dict[str, float] = {}
     for played in context.replays:
         walk = WaitWalker(played, MessageTimes(played, traffic, lost), context.latency)
         rows += [_row(played, walk, row) for row in context.iterations_of(played.name)]
-    return Breakdown(sorted(rows, key=lambda row: (row["job"], row["worker"], row["iteration"])))
+        busy[played.name] = traffic.busy_while_held(played.name) if played.name in context.columns["jobs"] else 0.0
+    return Breakdown(sorted(rows, key=lambda row: (row["job"], row["worker"], row["iteration"])), busy)
 
 
 def _row(played: ReplayedProgram, walk: WaitWalker, row: Json) -> Json:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import csv
 import json
 import re
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -28,6 +29,7 @@ from gradwire.analysis import figure_files
 from gradwire.analysis.comparison.detailed_metrics import DetailedMetrics, detail_rows, detailed_metrics
 from gradwire.analysis.comparison.scenario_diff import scenario_differences
 from gradwire.analysis.comparison.tables import (
+    WIDTH,
     MetricsTable,
     headings,
     html_table,
@@ -45,6 +47,7 @@ from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import as_pandas
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import time_text
+from gradwire.scenarios.terminal_text import printable
 
 if TYPE_CHECKING:
     import pandas
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gradwire.analysis.breakdown.breakdown import Breakdown
+    from gradwire.analysis.verdict.verdict import Verdict
 
 FORMAT = 2
 """Version of comparison.json."""
@@ -65,12 +69,21 @@ class Comparison:
     metrics : one entry per job of each Result, in the same order.
     violations : every broken loss bound of every Result.
     breakdowns : of the iterations of each Result, in the same order; None unless requested.
+    other_seeds : runs of the same scenarios with further seeds. Tables leave them out; verdicts count them.
     """
 
     results: list[Result]
     metrics: list[list[Metrics]]
     violations: list[Unsound]
     breakdowns: list[Breakdown] | None = None
+    other_seeds: list[Result] = field(default_factory=list)
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """The verdict on each job: its bottleneck and its fastest run; none for traffic alone."""
+        from gradwire.analysis.verdict.verdict import verdicts
+
+        return verdicts(self.results, self.metrics, self.breakdowns, self.other_seeds)
 
     @property
     def flat(self) -> list[Metrics]:
@@ -126,7 +139,16 @@ class Comparison:
         tables = [html_table(self.title + table.title, table.names, table.rows) for table in self.tables]
         for traffic, names, rows in flow_blocks(self.results, self.metrics):
             tables.append(html_table(f"{self.title}: flows of {traffic}", names, rows))
-        return "".join([*tables, *(f"<p>note: {escape(note)}</p>" for note in self.differences)])
+        notes = [f"<p>note: {escape(note)}</p>" for note in self._notes]
+        return "".join([*(f"<p><b>{escape(each.text)}</b></p>" for each in self.verdicts), *tables, *notes])
+
+    @property
+    def _notes(self) -> list[str]:
+        """Sentences below the tables."""
+        seeds = sorted({int(result.summary.get("seed", 0)) for result in self.other_seeds})
+        first = sorted({int(result.summary.get("seed", 0)) for result in self.results})
+        of_seeds = [f"tables show seed {first[0]}; the verdict covers seeds {first[0]} to {seeds[-1]}"] if seeds else []
+        return [*of_seeds, *self.differences, *self.identical]
 
     @property
     def table(self) -> pyarrow.Table:
@@ -161,7 +183,9 @@ class Comparison:
         ]
 
     def print(self, details: bool = False) -> None:
-        """Print the tables to stdout; with `details` also the one that explains them."""
+        """Print the verdict and the tables to stdout; with `details` also the one that explains them."""
+        for verdict in self.verdicts:
+            print(textwrap.fill(printable(verdict.text), WIDTH, break_on_hyphens=False), end="\n\n")
         for table in self.tables:
             print_rows(table.names, table.rows, self.title + table.title)
         for traffic, names, rows in flow_blocks(self.results, self.metrics):
@@ -175,7 +199,7 @@ class Comparison:
             shown = [(name, mean) for name, mean in zip(headings(self.flat), self.means, strict=True) if mean]
             rows = breakdown_rows([mean for _, mean in shown])
             print_rows([name for name, _ in shown], rows, f"{self.title}: breakdown of the mean iteration")
-        for text in [*self.differences, *self.identical]:
+        for text in self._notes:
             print(f"note: {text}")
 
     def as_dict(self) -> Json:
@@ -183,6 +207,7 @@ class Comparison:
         return {
             "format": FORMAT,
             "name": self.title,
+            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
             "sound": not self.violations,
             "violations": [violation._asdict() for violation in self.violations],
             "differences": self.differences,
@@ -213,7 +238,8 @@ class Comparison:
         figure_files.check_plots(plots, "plots")
         with new_folder(directory) as partial:
             folders = result_folders(self.results)
-            for result, folder in zip(self.results, folders, strict=True):
+            everything = [*self.results, *self.other_seeds]
+            for result, folder in zip(everything, result_folders(everything), strict=True):
                 result.write(partial / "results" / folder)
             figures = json.dumps({**self.as_dict(), "folders": folders}, indent=2, sort_keys=True)
             (partial / "comparison.json").write_text(figures + "\n", encoding="utf-8")
@@ -242,16 +268,18 @@ class Comparison:
         return Path(directory)
 
 
-def compare(results: Sequence[Result], parts: bool = False) -> Comparison:
+def compare(results: Sequence[Result], parts: bool = False, other_seeds: Sequence[Result] = ()) -> Comparison:
     """Measure Results and check the loss bound of every message in them; with `parts`, break down their iterations too.
-    Raises `ResultError` if a breakdown is requested and impossible (`gradwire.analysis.breakdown.breakdown`)."""
-    violations = [violation for result in results for violation in check_loss_invariant(result)]
+    `other_seeds` are runs of the same scenarios with further seeds, for the verdict. Raises `ResultError` if a
+    breakdown is requested and impossible (`gradwire.analysis.breakdown.breakdown`)."""
+    violations = [violation for result in [*results, *other_seeds] for violation in check_loss_invariant(result)]
     breakdowns = None
     if parts:
         from gradwire.analysis.breakdown.breakdown import breakdown
 
         breakdowns = [breakdown(result) for result in results]
-    return Comparison(list(results), [measure(result) for result in results], violations, breakdowns)
+    metrics = [measure(result) for result in results]
+    return Comparison(list(results), metrics, violations, breakdowns, list(other_seeds))
 
 
 def result_folders(results: Sequence[Result]) -> list[str]:

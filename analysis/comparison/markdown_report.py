@@ -24,8 +24,6 @@ HTML_PAGE = "report.html"
 """File name of the HTML page, if requested (`gradwire.studies.report`)."""
 MOST_VIOLATIONS = 10
 MOST_PORTS = 3
-MOST_NAMED = 4
-"""Runs that one sentence compares with the fastest: of more, the next ones and the slowest."""
 
 FIGURE_CAPTIONS = {
     "breakdown": "Parts of the mean iteration: computing, then waiting by cause (docs/timeline.md).",
@@ -45,7 +43,8 @@ def report(comparison: Comparison, pictures: Sequence[str], folders: Sequence[st
     folders : of the Results, below `results/`, in order.
     page : name of the HTML page beside it, if any.
     """
-    lines = [f"# {comparison.title}", "", *(f"{line}  " for line in provenance(comparison)), ""]
+    lines = [f"# {comparison.title}", "", *(f"**{verdict.text}**\n" for verdict in comparison.verdicts)]
+    lines += [*(f"{line}  " for line in provenance(comparison)), ""]
     for table in comparison.tables:
         lines += [f"## {table.title[2].upper()}{table.title[3:]}", ""] if table.title else []
         lines.append(markdown_rows(table.names, table.rows))
@@ -75,10 +74,6 @@ def facts(comparison: Comparison) -> Iterator[str]:
     """Yield the sentences that follow from the tables."""
     runs, names = comparison.flat, headings(comparison.flat)
     measured = [(entry, name) for entry, name in zip(runs, names, strict=True) if entry.iteration.count]
-    for job in dict.fromkeys((entry.job, entry.work, entry.steady.is_steady) for entry, _ in measured):
-        same = [pair for pair in measured if (pair[0].job, pair[0].work, pair[0].steady.is_steady) == job]
-        if len(same) > 1:
-            yield _fastest(same)
     for entry, name in measured:
         compute = entry.iteration.mean_ps - entry.exposed.mean_ps
         yield (
@@ -99,18 +94,6 @@ def facts(comparison: Comparison) -> Iterator[str]:
         if entries[0].disturbed:
             why = "; ".join(result.summary["engine"].get("disturbed", ()))
             yield f"**{names[runs.index(entries[0])]}: not valid**, the machine disturbed the run: {why}."
-
-
-def _fastest(measured: Sequence[tuple[Metrics, str]]) -> str:
-    ordered = sorted(measured, key=lambda pair: pair[0].iteration.mean_ps)
-    best = ordered[0][0].iteration.mean_ps
-    others = [
-        f"as long as with {name}" if mean == best else f"{share_text(1 - best / mean)} less than {name}"
-        for mean, name in ((entry.iteration.mean_ps, name) for entry, name in ordered[1:])
-    ]
-    if len(others) > MOST_NAMED:
-        others = [*others[: MOST_NAMED - 1], f"... and {others[-1]}"]
-    return f"The shortest mean iteration is that of {ordered[0][1]}, {time_text(best)}: {', '.join(others)}."
 
 
 def _losses(result: Result, entry: Metrics, name: str) -> Iterator[str]:

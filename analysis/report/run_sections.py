@@ -102,7 +102,9 @@ def run_section(
     alone = len(comparison.results) == 1
     section = PageSection(comparison.title, "run" if alone else f"{len(comparison.results)} runs")
     sentences = list(facts(comparison))
-    section.lead, sentences = (sentences[0], sentences[1:]) if sentences else ("", [])
+    section.lead = " ".join(verdict.text for verdict in comparison.verdicts)
+    if not section.lead and sentences:
+        section.lead, sentences = sentences[0], sentences[1:]
     section.add(bullet_list(sentences))
     parts, trouble = _parts(comparison, again)
     section.add(*(chart(item) for item in charts(comparison, parts)))

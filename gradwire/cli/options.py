@@ -55,6 +55,12 @@ TraceName = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")]
 Threads = Annotated[int, typer.Option(min=1, max=128, help="Threads of the simulator; results do not depend on it.")]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        "--seeds", min=1, max=1000, help="Runs with consecutive seeds, from the scenario's on; the verdict covers all."
+    ),
+]
 MaxWall = Annotated[str | None, typer.Option(metavar="TIME", help="Wall-clock limit of every run, such as 30s or 5m.")]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
 Force = Annotated[

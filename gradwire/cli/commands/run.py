@@ -5,7 +5,7 @@ their Results.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,6 +50,7 @@ def cmd_run(
     policy: options.PolicyName = None,
     trace: options.TraceName = None,
     set_: options.Set = None,
+    seeds: options.Seeds = 1,
     threads: options.Threads = 1,
     max_wall: options.MaxWall = None,
     out: options.Out = None,
@@ -76,6 +77,7 @@ def cmd_run(
         from gradwire.result_store.folders.replacement import claim_output
         from gradwire.result_store.provenance import asked, is_result_folder
         from gradwire.scenarios.loading.load import list_library, load_scenario
+        from gradwire.studies.connect import with_seeds
 
         overrides, limit = options.overrides_from_options(set_, trace), options.seconds_of(max_wall)
         if scenario not in list_library() and is_result_folder(scenario):
@@ -85,7 +87,7 @@ def cmd_run(
         print_notes([chosen])
     with claim_output(out, force) as place:
         results, finished = _simulate(
-            [chosen],
+            with_seeds([chosen], seeds),
             threads,
             limit,
             as_json,
@@ -93,7 +95,8 @@ def cmd_run(
             fast_forward=fast_forward,
             compiled=not uncompiled,
         )
-        _show(results, finished, place, as_json, plots, alone=True, parts=breakdown)
+        first, others = results[:1], results[1:]
+        _show(first, finished, place, as_json, plots, alone=seeds == 1, parts=breakdown, others=others)
 
 
 @for_people
@@ -106,8 +109,9 @@ def cmd_compare(
     ],
     trace: options.TraceName = None,
     set_: options.Set = None,
+    seeds: options.Seeds = 1,
     threads: options.Threads = 1,
-    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Policies run in parallel, each in its own process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Runs in parallel, each in its own process.")] = 1,
     max_wall: options.MaxWall = None,
     out: options.Out = None,
     plots: options.Plots = "png",
@@ -127,7 +131,15 @@ def cmd_compare(
     with claim_output(out, force) as place:
         run = partial(_simulate, threads=threads, max_wall_s=options.seconds_of(max_wall), quiet=as_json, jobs=jobs)
         _compare(
-            sources, options.overrides_from_options(set_, trace), run, place, as_json, plots, all_metrics, breakdown
+            sources,
+            options.overrides_from_options(set_, trace),
+            run,
+            place,
+            as_json,
+            plots,
+            all_metrics,
+            breakdown,
+            seeds=seeds,
         )
 
 
@@ -228,12 +240,14 @@ def _compare(
     details: bool = False,
     parts: bool = False,
     page: bool = False,
+    seeds: int = 1,
 ) -> None:
     """Read, or `simulate`, everything to compare; all input is read before anything is simulated."""
     with without_collector():
         from gradwire.result_store.provenance import asked, members
         from gradwire.result_store.result import Result
         from gradwire.scenarios.loading.load import list_library, load_scenario
+        from gradwire.studies.connect import with_seeds
     inputs: list[tuple[str, list[Result], list[Scenario]]] = []
     for source in sources:
         if Path(source).is_dir() and source not in list_library():
@@ -250,12 +264,14 @@ def _compare(
         if stored:
             typer.echo(f"note: {source}: is a finished run: {', '.join(overrides)} has no effect on it", err=True)
     results, finished = [], True
+    others: list[Result] = []
     for source, stored, variants in inputs:
         results += stored
         if variants and finished:
-            simulated, finished = simulate(variants, command=asked(source, overrides))
-            results += simulated
-    _show(results, finished, out, as_json, plots, details=details, parts=parts, page=page)
+            simulated, finished = simulate(with_seeds(variants, seeds), command=asked(source, overrides))
+            results += simulated[: len(variants)]
+            others += simulated[len(variants) :]
+    _show(results, finished, out, as_json, plots, details=details, parts=parts, page=page, others=others)
 
 
 def _show(
@@ -268,10 +284,11 @@ def _show(
     details: bool = False,
     parts: bool = False,
     page: bool = False,
+    others: Sequence[Result] = (),
 ) -> None:
     """Print a comparison and write it to `out`, with or without an HTML `page`, or a single Result if `alone`.
 
-    `plots`: their format, or none. A request to end is deferred until that is done.
+    `plots`: their format, or none. `others`: runs with further seeds. A request to end is deferred until that is done.
 
     Exits with 1 if a loss bound is broken, a run has stalled or reached its time limit, as after Ctrl-C if the runs
     were not `finished`, and with an error if it had to be written elsewhere.
@@ -283,12 +300,14 @@ def _show(
     if not results:
         raise KeyboardInterrupt
     with defer_interrupt():
-        comparison = compare(results, parts)
+        comparison = compare(results, parts, others)
         if alone:
             write = partial(comparison.write_alone, plots=plots) if plots else results[0].write
             written = write_output(out, write, [("result", results[0].write)] if plots else [])
         else:
-            single_results = [(name, each.write) for name, each in zip(result_folders(results), results, strict=True)]
+            everything = [*results, *others]
+            folders = result_folders(everything)
+            single_results = [(name, each.write) for name, each in zip(folders, everything, strict=True)]
             written = write_output(out, partial(comparison.write, plots=plots or "png", page=page), single_results)
         if as_json:
             typer.echo(json.dumps(comparison.as_dict()))
@@ -308,6 +327,6 @@ def _show(
         raise typer.Exit(1)
     if not finished:
         raise KeyboardInterrupt
-    stalled = any(each.summary.get("totals", {}).get("ended_by") == "stall" for each in results)
+    stalled = any(each.summary.get("totals", {}).get("ended_by") == "stall" for each in [*results, *others])
     if comparison.cut_short or stalled:
         raise typer.Exit(1)

@@ -6,7 +6,6 @@ import csv
 import json
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
@@ -17,7 +16,6 @@ from typer.testing import CliRunner
 import gradwire.analysis.comparison.plots
 from gradwire import cli
 from gradwire.analysis.comparison.compare import compare
-from gradwire.analysis.comparison.markdown_report import _fastest
 from gradwire.analysis.comparison.tables import headings
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import ResultError
@@ -157,19 +155,9 @@ def test_write_creates_tables_figures_report_and_results(own_directory: Path):
     assert set(table.column_names) == set(rows[0])
 
 
-def test_report_compares_fastest_run_with_next_fastest_and_slowest_runs(own_directory: Path):
-    """The sentence names ties, the next runs and the slowest run."""
-    many = [("A", 150), ("B", 150), ("C", 160), ("D", 180), ("E", 200), ("F", 300)]
-    measured = [(SimpleNamespace(iteration=SimpleNamespace(mean_ps=float(mean))), name) for name, mean in many]
-    assert _fastest(measured) == (
-        "The shortest mean iteration is that of A, 150 ps: as long as with B, 6.25 % less than C, 16.7 % less than D, "
-        "... and 50.0 % less than F."
-    )
-
-
 def test_report_states_iteration_times_drops_and_losses(own_directory: Path):
     text = (compare([small_result(), faster()]).write("out") / "report.md").read_text()
-    assert "The shortest mean iteration is that of Fast, 150 ps: 25.0 % less than Policy." in text
+    assert "**Fast is fastest: 150 ps per iteration, 25.0 % less than Policy. " in text
     assert "Policy: 200 ps per iteration, 60 ps of it computing and 140 ps (70.0 %) waiting" in text
     assert (
         "19 packets were dropped, most of them at b->c 68.4 %, a->b 31.6 %; 4 were trimmed to their headers, 3 were retransmitted"

@@ -117,8 +117,8 @@ def test_drops_are_not_attributed_to_a_job_that_runs_beside_traffic():
 def test_report_separates_jobs_from_networks(tmp_path: Path):
     runs = [two_jobs(100, 200), two_jobs(50, 300, policy="other", label="Other")]
     text = (compare(runs).write(tmp_path / "out") / "report.md").read_text(encoding="utf-8")
-    assert "The shortest mean iteration is that of Other, vision, 50 ps: 50.0 % less than Policy, vision." in text
-    assert "The shortest mean iteration is that of Policy, text, 200 ps: 33.3 % less than Other, text." in text
+    assert "vision: Other is fastest: 50 ps per iteration, 50.0 % less than Policy." in text
+    assert "text: Policy is fastest: 200 ps per iteration, 33.3 % less than Other." in text
     assert "Policy: 19 packets were dropped" in text
     assert text.count("| drops: tail |") == 1
     lines = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))

@@ -239,7 +239,7 @@ def test_report_combines_all_kinds_of_folders(folders: dict[str, Path], tmp_path
     assert all(Path(each).is_file() for each in told["timelines"]) and len(told["timelines"]) == 4
     words = " ".join(found.texts)
     for wanted in (
-        "The shortest mean iteration is that of", "gradwire run " + str(folders["run"]), "8 runs: 8 done",
+        " per iteration, ", "Confidence: ", "gradwire run " + str(folders["run"]), "8 runs: 8 done",
         "1 claim: 1 not shown", "DLCP: an accuracy of", "figures within their tolerances", "p99 <of> DLCP",
     ):  # fmt: skip
         assert wanted in words, wanted

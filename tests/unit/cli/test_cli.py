@@ -217,7 +217,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     sim.check_uncompiled = lambda scenarios: None  # type: ignore[attr-defined]
     sim.Stalled = Stalled  # type: ignore[attr-defined]
     compare = types.ModuleType("gradwire.analysis.comparison.compare")
-    compare.compare = lambda results, parts=False: Comparison(results, state.violations)  # type: ignore[attr-defined]
+    compare.compare = lambda results, parts=False, other_seeds=(): Comparison(results, state.violations)  # type: ignore[attr-defined]
     compare.result_folders = lambda results: [result.summary["policy"] for result in results]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gradwire.sim.simulate", sim)
     monkeypatch.setitem(sys.modules, "gradwire.analysis.comparison.compare", compare)
