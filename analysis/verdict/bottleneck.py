@@ -16,7 +16,7 @@ as network (our choice); otherwise it counts as host.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy as np
 from gradwire.analysis.breakdown.breakdown import Breakdown, breakdown
 from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.analysis.measurement_window import durations, steady_state
+from gradwire.analysis.verdict.model_usage import ModelUsage, usages_of
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import GradwireError
@@ -65,6 +66,7 @@ class Bottleneck:
     gains : the most that can be gained without each cause, as a share of the iteration; empty if unknown.
     unknown : the reason if causes are unknown, else "".
     hot_link : (port, share of the time that it was busy), if one link is much busier than the others.
+    usage : the job's model, if its trace states one.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class Bottleneck:
     gains: Mapping[str, float]
     unknown: str = ""
     hot_link: tuple[str, float] | None = None
+    usage: ModelUsage | None = None
 
     @property
     def waiting_share(self) -> float:
@@ -100,19 +103,33 @@ class Bottleneck:
     def as_dict(self) -> Json:
         """Return plain values for JSON."""
         link = {"port": self.hot_link[0], "busy": self.hot_link[1]} if self.hot_link else None
-        return {**vars(self), "gains": dict(self.gains), "hot_link": link, "waiting_share": self.waiting_share}
+        model = self.usage.as_dict(self.iteration_ps, self.waiting_ps) if self.usage else None
+        plain = {name: value for name, value in vars(self).items() if name != "usage"}
+        return {
+            **plain,
+            "gains": dict(self.gains),
+            "hot_link": link,
+            "waiting_share": self.waiting_share,
+            "model": model,
+        }
+
+    @property
+    def usage_text(self) -> str:
+        """The sentence on the model's throughput; "" if the trace states no model."""
+        return self.usage.text(self.iteration_ps, self.waiting_ps) if self.usage else ""
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Causes of the waits of a run, as far as they are known.
 
-    parts : its breakdown, or None for the reason `unknown`. hot_link : as in `Bottleneck`.
+    parts : its breakdown, or None for the reason `unknown`. hot_link : as in `Bottleneck`. usages : models by job.
     """
 
     parts: Breakdown | None
     unknown: str = ""
     hot_link: tuple[str, float] | None = None
+    usages: Mapping[str, ModelUsage] = field(default_factory=dict)
 
 
 def evidence_of(result: Result, parts: Breakdown | None = None) -> Evidence:
@@ -121,33 +138,34 @@ def evidence_of(result: Result, parts: Breakdown | None = None) -> Evidence:
         context = ResultContext(result)
     except GradwireError as error:
         return Evidence(parts, "" if parts else error.what)
-    hot = hot_link(context)
+    hot, usages = hot_link(context), usages_of(context)
     if parts is not None:
-        return Evidence(parts, "", hot)
+        return Evidence(parts, "", hot, usages)
     count = result.stored_rows("messages").num_rows
     if count > MOST_MESSAGES:
-        return Evidence(None, f"the run has {count:,} messages; --breakdown computes them", hot)
+        return Evidence(None, f"the run has {count:,} messages; --breakdown computes them", hot, usages)
     try:
-        return Evidence(breakdown(context), "", hot)
+        return Evidence(breakdown(context), "", hot, usages)
     except GradwireError as error:
-        return Evidence(None, f"the run {error.what}", hot)
+        return Evidence(None, f"the run {error.what}", hot, usages)
 
 
 def bottleneck_of(results: Sequence[Result], job: str, evidence: Sequence[Evidence]) -> Bottleneck:
     """Return what bounds a job, from runs that differ in their seed only. `evidence` : of each run."""
     times = [_steady_means(result, job) for result in results]
     iteration, waiting = (fmean(values) for values in zip(*times, strict=True))
-    hot = evidence[0].hot_link
+    hot, usage = evidence[0].hot_link, evidence[0].usages.get(job)
     known = [entry.parts for entry in evidence if entry.parts is not None]
     if len(known) < len(evidence):
         if waiting < NOTICEABLE * iteration:
-            return Bottleneck("compute-bound", iteration, waiting, {}, "", hot)
+            return Bottleneck("compute-bound", iteration, waiting, {}, "", hot, usage)
         unknown = next(entry.unknown for entry in evidence if entry.parts is None)
-        return Bottleneck("communication-bound", iteration, waiting, {}, unknown, hot)
+        return Bottleneck("communication-bound", iteration, waiting, {}, unknown, hot, usage)
     means = [parts.means(job) for parts in known]
     gains = {cause: fmean(mean[cause] for mean in means) / iteration for cause in (*NETWORK, *HOST)}
     kind = kind_of(gains, fmean(parts.busy_while_held.get(job, 0.0) for parts in known))
-    return Bottleneck(kind, iteration, waiting, {cause: gain for cause, gain in gains.items() if gain}, "", hot)
+    gains = {cause: gain for cause, gain in gains.items() if gain}
+    return Bottleneck(kind, iteration, waiting, gains, "", hot, usage)
 
 
 def kind_of(gains: Mapping[str, float], busy_while_held: float) -> str:

@@ -71,7 +71,8 @@ class Verdict:
     @property
     def text(self) -> str:
         """All sentences, in one line."""
-        return f"{self.prefix}{self._answer()} {self._confidence()}"
+        usage = self.ranking[0].bottleneck.usage_text
+        return " ".join(filter(None, [f"{self.prefix}{self._answer()}", usage, self._confidence()]))
 
     def _answer(self) -> str:
         best = self.ranking[0]
@@ -92,9 +93,11 @@ class Verdict:
         if len(gaps) > MOST_NAMED:
             gaps = [*gaps[: MOST_NAMED - 1], f"... {gaps[-1]}"]
         who = "The fastest" if len(self.alike) > 1 else best.name
+        first = self.runs[0]
+        begin = "" if first in self.alike else f"{first.name}, the first, is {first.bottleneck.text}. "
         return (
             f"{names} {verb}: {time_text(best.mean_ps)} per iteration, {_joined(gaps)}. "
-            f"{who} is {best.bottleneck.text}."
+            f"{begin}{who} is {best.bottleneck.text}."
         )
 
     def _confidence(self) -> str:

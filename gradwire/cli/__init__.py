@@ -26,6 +26,7 @@ from gradwire.cli.commands.capture import cmd_capture
 from gradwire.cli.commands.execute import EXEC_EXAMPLE, cmd_exec
 from gradwire.cli.commands.fidelity import cmd_fidelity
 from gradwire.cli.commands.inspect import cmd_check, cmd_schema, cmd_telemetry
+from gradwire.cli.commands.listing import cmd_list
 from gradwire.cli.commands.new import cmd_new
 from gradwire.cli.commands.report import cmd_diagnose, cmd_report
 from gradwire.cli.commands.reproduce import cmd_reproduce
@@ -60,7 +61,8 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (cmd_check, "check my.toml --set switch.queues=4"),
     (cmd_telemetry, "telemetry results/one --plot queues.png --port leaf0"),
     (cmd_schema, "schema > scenario.schema.json"),
-    (cmd_new, "new transport my_transport.py"),
+    (cmd_list, "list transports"),
+    (cmd_new, "new scenario job.toml --model llama-7b --gpus 64 --fsdp"),
     (cmd_timeline, "timeline results/one --out one.json --iterations 1:3"),
     (cmd_tensors, "tensors results/one --out tensors.csv"),
     (cmd_report, "report results/demo-001 results/sweep-tail-load --out report.html"),

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.schema.base import Flag, Natural, ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import Precondition, TableContext, is_marked
@@ -106,7 +107,8 @@ class Policy(ScenarioTable):
 
 def unknown_policy_error(name: str, known: Sequence[str], where: str) -> ScenarioError:
     """Return the error for an unknown policy `name`."""
-    return ScenarioError(f'no policy "{name}"', where, ", ".join(known) or "none: the scenario has no policies")
+    expected = ", ".join(known) + nearest(name, known) if known else "none: the scenario has no policies"
+    return ScenarioError(f'no policy "{name}"', where, expected)
 
 
 def overlay(base: Any, changes: Any) -> Any:

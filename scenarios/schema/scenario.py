@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.loading.registry import components, is_known_kind
 from gradwire.scenarios.loading.toml import write_toml
@@ -57,8 +58,9 @@ AnyFault = Annotated[Fault, ComponentByKind("fault")]
 
 def _balancer(value: Any) -> str:
     if not isinstance(value, str) or not is_known_kind("load_balancing", value):
-        what = "is not a load balancer"
-        raise UnitError(what, ", ".join(components("load_balancing")) + ' or "my_module:MyBalancer"')
+        known = components("load_balancing")
+        expected = f'{", ".join(known)} or "my_module:MyBalancer"{nearest(str(value), known)}'
+        raise UnitError("is not a load balancer", expected)
     return value
 
 

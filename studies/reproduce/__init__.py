@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.studies.reproduce.claim import Claim
 
@@ -26,11 +27,15 @@ def claims_of(names: Sequence[str], chosen: Sequence[str] = ()) -> list[Claim]:
 
     for name in names:
         if name not in SETS:
-            raise ScenarioError(f'no set of claims is named "{name}"', "reproduce", ", ".join(SETS))
+            raise ScenarioError(
+                f'no set of claims is named "{name}"', "reproduce", ", ".join(SETS) + nearest(name, SETS)
+            )
     claims = [claim for name in dict.fromkeys(names) for claim in read_claims(name)]
     known = {claim.id.lower(): claim for claim in claims}
     for wanted_id in chosen:
         if wanted_id.lower() not in known:
-            expected = ", ".join(claim.id for claim in claims)
+            expected = ", ".join(claim.id for claim in claims) + nearest(
+                wanted_id.upper(), [each.id for each in claims]
+            )
             raise ScenarioError(f'no claim of {", ".join(names)} has the id "{wanted_id}"', "--claim", expected)
     return [known[wanted_id.lower()] for wanted_id in chosen] if chosen else list(known.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.studies.sweep.condition import parse_condition
 from gradwire.studies.sweep.measures import check_measures, sender_kind, split_measure
@@ -58,7 +59,8 @@ def _check_plot(sweep: SweepFile, plot: Plot, points: Sequence[Point], senders: 
     axes = {axis.column: axis for axis in sweep.axis}
     for key, name in _named_axes(plot):
         if name not in axes:
-            raise ScenarioError(f"{key} = {name!r} is not an axis", where, ", ".join(axes) or "an axis: there are none")
+            expected = ", ".join(axes) + nearest(name, axes) if axes else "an axis: there are none"
+            raise ScenarioError(f"{key} = {name!r} is not an axis", where, expected)
     named = {"lines": [plot.y], "pareto": [plot.x, plot.y]}.get(plot.kind, [plot.value] if plot.value else [])
     check_measures(named, senders, where)
     _check_sorts(named, points, where)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.arrays import Float16s, Ints
 from gradwire.scenarios.errors import TraceError, shorten
 from gradwire.scenarios.loading.registry import components
@@ -55,9 +56,11 @@ def import_trace(
     """
     path = require_path(path, "import_trace(path)", "a file", TraceError)
     if dtype not in ELEMENT_BYTES:
-        raise TraceError(f"dtype {dtype!r}", "import", ", ".join(ELEMENT_BYTES))
+        raise TraceError(f"dtype {dtype!r}", "import", ", ".join(ELEMENT_BYTES) + nearest(dtype, ELEMENT_BYTES))
     if format not in ("auto", *importers()):
-        raise TraceError(f"format {format!r}", "import", ", ".join(["auto", *importers()]))
+        raise TraceError(
+            f"format {format!r}", "import", ", ".join(["auto", *importers()]) + nearest(format, importers())
+        )
     begin = head(path)
     if format == "auto":
         format = _recognised(path, begin)
@@ -82,7 +85,7 @@ def export_trace(
     path = require_path(out, "export_trace(out)", "a new file", TraceError)
     ranks = require_integer(ranks, "export_trace(ranks)", 1, TraceError)
     if format not in exporters():
-        raise TraceError(f"format {format!r}", "export", ", ".join(exporters()))
+        raise TraceError(f"format {format!r}", "export", ", ".join(exporters()) + nearest(format, exporters()))
     where = "export_trace(iterations)"
     chosen = [0] if iterations is None else [require_integer(index, where, 0, TraceError) for index in iterations]
     for index in chosen:

@@ -15,6 +15,9 @@ from gradwire.cli.options import Json, ScenarioName, Set, TraceName, Trust, over
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradwire.sim.cost_estimate import RunCost
     from gradwire.topology.base_rtt import NetworkSize
 
 
@@ -33,7 +36,8 @@ def cmd_check(
     """Validate a scenario, its network and its traces; report every error at once."""
     from gradwire.scenarios.loading.load import load_scenario
     from gradwire.scenarios.validation.scenario import notes as notes_of
-    from gradwire.sim.preparation import check_variants, extents
+    from gradwire.sim.cost_estimate import estimate_cost
+    from gradwire.sim.preparation import check_variants, extents, prepare_inputs
     from gradwire.studies.training.run import check_trainings
 
     loaded = load_scenario(scenario, set=overrides_from_options(set_, trace), policy=policy)
@@ -41,17 +45,35 @@ def cmd_check(
     networks = extents(variants, check_variants(variants))
     check_trainings(variants)
     notes = notes_of(variants)
+    costs = [estimate_cost(variant, prepare_inputs(variant)) for variant in variants]
     if as_json:
         listed = [{"policies": names, **_extent_json(extent)} for names, extent in networks]
         policies = [variant.policy_name for variant in variants]
-        typer.echo(json.dumps({"name": loaded.name, "policies": policies, "networks": listed, "notes": notes}))
+        cost = [None if each is None else each._asdict() for each in costs]
+        about = {"name": loaded.name, "policies": policies, "networks": listed, "costs": cost, "notes": notes}
+        typer.echo(json.dumps(about))
         return
     typer.echo(f"{loaded.name} is valid: " + ", ".join(variant.policy_name for variant in variants))
     for names, extent in networks:
         owners = f" of {', '.join(names)}" if len(networks) > 1 else ""
         typer.echo(f"network{owners}: {_extent_text(extent)}")
+    typer.echo(f"cost: {_cost_text(costs)}")
     for note in notes:
         typer.echo(f"note: {note}")
+
+
+def _cost_text(costs: Sequence[RunCost | None]) -> str:
+    """Return the estimated cost of all variants in one line."""
+    from gradwire.scenarios.readable import count_text, size_text, wall_text
+
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return "not estimated: the network or an iteration is too large to be counted in a check"
+    least = "at least " if any(cost.is_lower_bound for cost in known) else ""
+    hops, seconds = sum(cost.packet_hops for cost in known), sum(cost.seconds for cost in known)
+    runs = f"{len(known)} runs" if len(known) > 1 else "1 run"
+    memory = size_text(max(cost.memory_bytes for cost in known))
+    return f"{runs}, {least}{count_text(hops)} packet-hops, about {wall_text(seconds)} on one core, {memory} of memory"
 
 
 def _extent_json(extent: NetworkSize) -> dict[str, object]:

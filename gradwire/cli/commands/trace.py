@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gradwire.cli.commands import new as answers
 from gradwire.cli.options import Json, trace_names
 from gradwire.cli.terminal import for_people, progress
 from gradwire.traces.formats.base import exporters, importers
@@ -36,6 +37,53 @@ def cmd_info(
         typer.echo(json.dumps(info(loaded)))
     else:
         print_info(loaded, layers=layers)
+
+
+@app.command("model", epilog="Example: gradwire trace model llama-7b --gpu h100 --tp 8 --fsdp --out llama")
+@for_people
+def cmd_model(
+    model: Annotated[str, typer.Argument(help="A model: gradwire list models.", autocompletion=answers.model_names)],
+    gpu: answers.Gpu = "h100",
+    tensor: answers.Tensor = 1,
+    pipeline: answers.Pipeline = 1,
+    expert: answers.Expert = 1,
+    fsdp: answers.Fsdp = False,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="All GPUs; needed with --pp.")] = None,
+    micro_batch: answers.MicroBatch = None,
+    micro_batches: answers.MicroBatches = 1,
+    length: answers.Length = None,
+    layers: answers.Layers = None,
+    recompute: answers.Recompute = False,
+    out: Annotated[Path | None, typer.Option(help="The new directory of the trace; MODEL-GPU if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compute the trace of a well-known model on a GPU: gradients, roofline times, and what passes wait for."""
+    from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.traces.presets.generate import job_keys, layout_of, model_trace
+    from gradwire.traces.presets.model_specs import find_model
+
+    spec = find_model(model)
+    place = out or Path(f"{model}-{gpu}")
+    refuse_unwritable(place)
+    sizes = {"gpus": gpus, "tensor": tensor, "pipeline": pipeline, "expert": expert, "micro_batch": micro_batch}
+    sizes |= {"micro_batches": micro_batches, "length": length, "recompute": recompute}
+    trace = model_trace(model, gpu, layout_of(spec, layers, **sizes))
+    trace.save(place)
+    entry, iteration = trace.manifest["preset"], trace.iterations[0]
+    if as_json:
+        typer.echo(json.dumps({"trace": str(place), **entry}))
+        return
+    kept = f"{entry['layers']['kept']} of {entry['layers']['of']} layers" if spec.repeats else "all layers"
+    seconds = iteration.end_ps / 1e12
+    typer.echo(
+        f"{spec.title}: {spec.parameters / 1e9:.2f} G parameters; {kept}, {trace.total_bytes / 1e6:,.0f} MB of "
+        f"gradients on a GPU, {len(trace.communications)} collectives inside of passes"
+    )
+    mfu = entry["flops"] / seconds / entry["peak_flops"]
+    typer.echo(f"computing on a GPU ({gpu}, roofline): {1e3 * seconds:.1f} ms, at most an MFU of {100 * mfu:.1f} %")
+    typer.echo(f"trace written to {place}")
+    for key in job_keys(trace, fsdp):
+        typer.echo(f"job: {key}")
 
 
 @app.command("import", epilog="Example: gradwire trace import profile.json.gz --out my-trace")

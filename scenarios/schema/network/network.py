@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 from pydantic_core import core_schema
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.loading.registry import components, is_known_kind
 from gradwire.scenarios.loss import allowed_loss
@@ -40,7 +41,9 @@ MAX_QUEUES = 8
 
 def _policy(value: object) -> object:
     if isinstance(value, str) and not is_known_kind("queue", value):
-        raise UnitError("is not a queue policy", ", ".join(components("queue")) + ' or "my_module:MyPolicy"')
+        known = components("queue")
+        expected = f'{", ".join(known)} or "my_module:MyPolicy"{nearest(value, known)}'
+        raise UnitError("is not a queue policy", expected)
     return value
 
 

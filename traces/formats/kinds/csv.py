@@ -28,6 +28,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.base import Format, ReadOptions, WriteOptions
 from gradwire.traces.formats.draft import Draft, Gradient, Timing, gradient_of_bytes
@@ -180,7 +181,7 @@ def _gradient(
     kind = row.get("dtype", "").removeprefix("torch.").lower() or dtype
     kind = _DTYPES.get(kind, kind)
     if kind not in ELEMENT_BYTES:
-        raise TraceError(f"dtype {kind!r}", where, ", ".join(ELEMENT_BYTES))
+        raise TraceError(f"dtype {kind!r}", where, ", ".join(ELEMENT_BYTES) + nearest(kind, ELEMENT_BYTES))
     mean = _number(row["mean"], "mean", where) if row.get("mean") else None
     shape: tuple[int, ...] = ()
     sizes_given = {

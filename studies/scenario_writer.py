@@ -1,0 +1,177 @@
+"""`write_scenario` writes a commented scenario, and its trace, from a model, its parallelism, GPUs and a fabric.
+
+The scenario passes `gradwire check` without a remark before it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from gradwire.result_store.folders.output_folder import write_error
+from gradwire.scenarios.advice import nearest
+from gradwire.scenarios.errors import ScenarioError
+from gradwire.scenarios.loading.load import load_scenario
+from gradwire.sim.preparation import check_variants
+from gradwire.studies.fabrics import FABRICS, Fabric
+from gradwire.traces.presets.generate import layout_of, model_trace
+from gradwire.traces.presets.layout import Layout
+from gradwire.traces.presets.model_specs import MODEL_SPECS, find_model
+from gradwire.traces.presets.roofline import VALUE_BYTES, rank_parameters
+from gradwire.traces.trace import Trace, load_trace
+
+LAYERS = 2
+"""Repeated layers of a stage that a trace keeps by default: a run takes a minute or two (our choice)."""
+ITERATIONS = 3
+COMMENT_COLUMN = 42
+
+
+@dataclass(frozen=True)
+class ScenarioRequest:
+    """Answers to the questions of `gradwire new scenario`.
+
+    model : a preset, or "" with `trace`, a trace directory or bundled trace. layout : None of its sizes are checked.
+    fsdp : parameters are sharded over all data-parallel ranks.
+    """
+
+    model: str
+    gpus: int
+    gpu: str = "h100"
+    fabric: str = "rail-400g"
+    layout: Layout = field(default_factory=Layout)
+    fsdp: bool = False
+    trace: str = ""
+
+
+class NewScenario(NamedTuple):
+    """Files that were written, and the command that runs them."""
+
+    scenario: Path
+    trace: Path | None
+    command: str
+
+
+def write_scenario(request: ScenarioRequest, file: str | Path, force: bool = False) -> NewScenario:
+    """Write the scenario to `file`, and the trace of a preset beside it, with the ending .trace.
+
+    Raises ScenarioError or TraceError if an answer is invalid, the files exist (without `force`) or cannot be written.
+    Nothing is written then.
+    """
+    path = Path(file)
+    if path.suffix != ".toml":
+        raise ScenarioError("does not end in .toml", str(path), "the name of a scenario file, such as job.toml")
+    if request.fabric not in FABRICS:
+        known = ", ".join(FABRICS) + nearest(request.fabric, FABRICS)
+        raise ScenarioError("unknown fabric", repr(request.fabric), f"one of {known}")
+    folder = path.with_suffix(".trace")
+    targets = [path] if request.trace else [path, folder]
+    taken = [str(target) for target in targets if os.path.lexists(target)]
+    if taken and not force:
+        raise ScenarioError("exists already", ", ".join(taken), "another name, or --force to replace it")
+    if folder.exists() and not request.trace and not (folder / "manifest.json").is_file():
+        raise ScenarioError("cannot be replaced (--force)", str(folder), "a trace of gradwire")
+    trace = load_trace(request.trace) if request.trace else _preset_trace(request)
+    draft = path.with_name(f".{path.name}.new")
+    draft_trace = draft.with_suffix(".trace")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not request.trace:
+            trace.save(draft_trace)
+        draft.write_text(_text(request, trace, path, request.trace or f"./{draft_trace.name}"), encoding="utf-8")
+        check_variants(load_scenario(draft).variants())
+        draft.write_text(_text(request, trace, path, request.trace or f"./{folder.name}"), encoding="utf-8")
+        if not request.trace:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(draft_trace, folder)
+        os.replace(draft, path)
+    except OSError as error:
+        raise write_error(error, path, ScenarioError) from None
+    finally:
+        draft.unlink(missing_ok=True)
+        shutil.rmtree(draft_trace, ignore_errors=True)
+    return NewScenario(path, None if request.trace else folder, f"gradwire compare {path}")
+
+
+def _preset_trace(request: ScenarioRequest) -> Trace:
+    spec = find_model(request.model)
+    layout = request.layout
+    if not layout.layers:
+        kept = min(spec.repeats, LAYERS * layout.pipeline)
+        layout = replace(layout, layers=kept)
+    sizes = {key: value for key, value in vars(layout).items() if key != "layers"}
+    sizes["gpus"] = request.gpus
+    return model_trace(request.model, request.gpu, layout_of(spec, layers=layout.layers, **sizes), name=request.model)
+
+
+def _text(request: ScenarioRequest, trace: Trace, path: Path, location: str) -> str:
+    """Return the TOML of the scenario."""
+    fabric = FABRICS[request.fabric]
+    name = re.sub(r"[^\w.+-]", "-", path.stem)
+    title = MODEL_SPECS[request.model].title if request.model else f"the trace {trace.name}"
+    sharded = ", FSDP" if request.fsdp else ""
+    text = f"""\
+# {title} on {request.gpus} GPUs{sharded}: {fabric.title}.
+#
+#     gradwire check {path.name}  # errors, size and cost
+#     gradwire compare {path.name}  # is the network the bottleneck, and which policy helps?
+#
+# docs/scenario.md explains every key.
+
+name = "{name}"
+description = "{title} on {request.gpus} GPUs{sharded}."
+seed = 1
+{fabric.tables(request.gpus)}
+[[job]]
+name = "{name}"
+trace = "{location}"
+{_job(request, trace, fabric)}
+{fabric.policies}"""
+    return _aligned(text)
+
+
+def _job(request: ScenarioRequest, trace: Trace, fabric: Fabric) -> str:
+    """Return the keys of the job."""
+    layout = request.layout
+    lines = [f"workers = {request.gpus}", f"iterations = {ITERATIONS}"]
+    if (model := trace.manifest.get("preset")) and model["layers"]["kept"] < model["layers"]["of"]:
+        kept, of = model["layers"]["kept"], model["layers"]["of"]
+        lines.insert(0, f"# {kept} of {of} layers; results are scaled up, and the verdict states the error")
+    inside = fabric.has_accelerators and layout.tensor == layout.expert == 1
+    if layout.pipeline > 1:
+        lines.append('exchange = { kind = "graph" }  # the graphs of all ranks, stages included')
+        return "\n".join(lines) + "\n"
+    if layout.micro_batches > 1:
+        lines.append(f"accumulate = {layout.micro_batches}  # micro-batches")
+    if trace.communications:
+        kind = "sharded" if request.fsdp else "ring"
+        note = "ZeRO, stage 1: with tensor ranks, parameters stay" if request.fsdp else "gradients"
+        lines.append(f'exchange = {{ kind = "{kind}" }}  # {note}')
+        lines.append("parallel = {}  # sizes of the groups: those of the trace")
+    elif request.fsdp:
+        algorithm = "hierarchical" if inside else "ring"
+        lines.append(f'exchange = {{ kind = "fsdp", algorithm = "{algorithm}", unit = "{_unit(request, trace)}" }}')
+    elif inside:
+        lines.append('exchange = { kind = "hierarchical" }  # rings inside hosts, then on each rail')
+    else:
+        lines.append('exchange = { kind = "ring" }')
+    return "\n".join(lines) + "\n"
+
+
+def _unit(request: ScenarioRequest, trace: Trace) -> str:
+    """Return the size of an FSDP unit: that of a repeated layer, or else a tenth of the model."""
+    repeated = MODEL_SPECS[request.model].repeated if request.model else ()
+    size = sum(VALUE_BYTES * rank_parameters(block, request.layout) for block in repeated) or trace.total_bytes / 10
+    return f"{max(1, int(0.95 * size / 2**20))}MiB"
+
+
+def _aligned(text: str) -> str:
+    """Align comments behind values."""
+    lines = []
+    for line in text.splitlines():
+        value, separator, comment = line.partition("  # ")
+        lines.append(f"{value.rstrip():<{COMMENT_COLUMN}}  # {comment.strip()}" if separator else line)
+    return "\n".join(lines) + "\n"
