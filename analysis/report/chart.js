@@ -27,13 +27,24 @@ class Chart {
       const key = look.make("button", { type: "button", class: "key", "aria-pressed": "true" }, this.keys);
       const sample = look.svg("svg", { width: 26, height: 10, "aria-hidden": "true" }, key);
       if (kind === "bars") look.svg("rect", { width: 14, height: 10, x: 6, style: `fill:var(--${colours[n]})` }, sample);
-      else this.stroke(series[n], n, "M0 5H26", sample);
+      else this.stroke(series[n], this.number(n), "M0 5H26", sample);
       key.append(name);
       key.addEventListener("click", () => {
         if (this.hidden.has(n)) this.hidden.delete(n); else this.hidden.add(n);
         key.setAttribute("aria-pressed", String(!this.hidden.has(n)));
         this.draw();
       });
+    });
+    if (this.data.without) this.switchPart(parts.indexOf(this.data.without));
+  }
+
+  /* A button that takes a part off the axis: without computing, waiting fills the width. */
+  switchPart(n) {
+    const button = look.make("button", { type: "button", class: "run", "aria-pressed": "false", text:
+      "without " + this.data.without }, this.keys);
+    button.addEventListener("click", () => {
+      this.keys.querySelectorAll(".key")[n].click();
+      button.setAttribute("aria-pressed", String(this.hidden.has(n)));
     });
   }
 
@@ -52,7 +63,8 @@ class Chart {
   /* --- bars ------------------------------------------------------------------------------------------------------ */
 
   bars() {
-    const { rows, parts, values, dots, colours, unit } = this.data;
+    const { rows, parts, values, colours, unit } = this.data;
+    const dots = this.hidden.size ? [] : this.data.dots;  // single values are sums of all parts
     const left = Math.min(this.wide * 0.34, 12 + 6.8 * Math.max(...rows.map((row) => row.length)));
     const each = dots.length ? 46 : 30, right = this.wide - 64, top = 4;
     this.high = top + rows.length * each + 40;
@@ -113,7 +125,7 @@ class Chart {
     const side = this.text(0, 0, y.label, "middle");
     side.setAttribute("transform", `translate(13 ${(top + bottom) / 2}) rotate(-90)`);
     this.svg.append(side);
-    series.forEach((each, n) => this.line(each, n, shown[n], placeX, placeY));
+    series.forEach((each, n) => this.line(each, this.number(n), shown[n], placeX, placeY));
   }
 
   inRange(each) {
@@ -121,6 +133,9 @@ class Chart {
     return each.points.filter((p) => p[0] !== null && p[1] !== null && !(log[0] && p[0] <= 0) && !(log[1] && p[1] <= 0)
       && (!this.range || (p[0] >= this.range[0] && p[0] <= this.range[1])));
   }
+
+  /* The number of a line's colour and dashes: that of its run in all plots. */
+  number(n) { return this.data.series[n].colour >= 0 ? this.data.series[n].colour : n; }
 
   line(each, n, points, x, y) {
     if (!points.length) return;

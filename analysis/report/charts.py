@@ -30,6 +30,7 @@ class Series:
     """One line. `points` are (x, y), or (x, y, low, high) with a band, or with whiskers for categories.
 
     step : "before" or "after" holds a value until the next point, or from the previous one on.
+    colour : number of its colour and dashes, so that a run looks the same in all plots; -1: its place among the lines.
     dots : draw a marker at every point; `line` : draw a line through them. `note` : text at each point.
     """
 
@@ -39,6 +40,7 @@ class Series:
     dots: bool = False
     line: bool = True
     grey: bool = False
+    colour: int = -1
     note: Sequence[str] = ()
 
 
@@ -68,7 +70,8 @@ class Lines(Chart):
 class Bars(Chart):
     """Stacked bars: one for each of `rows`, in `parts`: values[row][part].
 
-    `dots[row]` : single values as (value, text, whether it is in the mean).
+    `dots[row]` : single values as (value, text, whether it is in the mean). `without` : a part that a button takes off
+    the axis.
     """
 
     unit: str = ""
@@ -77,6 +80,7 @@ class Bars(Chart):
     colours: Sequence[str] = ()
     values: Sequence[Sequence[float]] = ()
     dots: Sequence[Sequence[tuple[float, str, bool]]] = field(default_factory=tuple)
+    without: str = ""
 
 
 @dataclass(frozen=True)

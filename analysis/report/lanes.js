@@ -55,6 +55,7 @@ class Lanes {
     this.run = this.runs[0];
     this.view = [0, this.whole()];
     this.large = new Set();
+    this.unfolded = false;
     this.row = -1;
     this.item = null;
     this.by = "kind";
@@ -97,6 +98,16 @@ class Lanes {
     tool("+", "zoom in", () => this.zoom(0.5));
     tool("−", "zoom out", () => this.zoom(2));
     tool("whole", "show all", () => this.show(0, this.whole()));
+    const most = Math.max(...this.runs.map((run) => run.hosts.length));
+    if (this.runs.some((run) => run.hosts.some((host) => host.folded))) {
+      const all = look.make("button", { type: "button", class: "run", "aria-pressed": "false", text: `all ${most} hosts` }, tools);
+      all.addEventListener("click", () => {
+        this.unfolded = !this.unfolded;
+        all.setAttribute("aria-pressed", String(this.unfolded));
+        this.row = -1;
+        this.draw();
+      });
+    }
     tool("all large", "make all hosts large, or small", () => this.toggleAll());
     const label = look.make("label", { text: "colour by " }, tools);
     const select = look.make("select", {}, label);
@@ -115,6 +126,7 @@ class Lanes {
     this.rows = [];
     let y = 22;
     for (const host of this.run.hosts) {
+      if (host.folded && !this.unfolded) continue;
       const spans = host.spans.begin.length ? 15 : 0, tracks = host.tracks;
       const high = !tracks ? 0 : this.large.has(host.name) ? Math.max(14, Math.min(900, tracks * 11)) : Math.min(34, 6 + 3 * tracks);
       this.rows.push({ kind: "host", host, y, spans, at: y + spans + (spans ? 2 : 0), high, tracks });

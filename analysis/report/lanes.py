@@ -36,6 +36,8 @@ TICKS = 2_000_000
 """Approximate number of ticks in a window."""
 MOST = 12_000
 """Messages of a run on a page; beyond that only those of the first hosts are drawn, with a note."""
+FOLDED_FROM = 16
+"""Hosts of a run beyond which the timeline shows those of the median and of the slowest worker first (our choice)."""
 MOST_FLOWS = 2000
 """Successive flows on a page if there are no jobs."""
 PORTS = 8
@@ -56,6 +58,19 @@ def typical_iteration(context: ResultContext, job: str) -> int | None:
     return int(unique[np.argmin(np.abs(means - times.mean()))])
 
 
+def _typical_hosts(context: ResultContext, iteration: int | None) -> dict[int, str]:
+    """Return the hosts of the median and of the slowest worker in an iteration, of each job, with that word."""
+    typical: dict[int, str] = {}
+    rows = [row for row in context.result.iterations.to_pylist() if row["iteration"] == iteration]
+    for job in dict.fromkeys(row["job"] for row in rows):
+        workers = context.workers.get(job, [])
+        times = sorted((row["end_ps"] - row["start_ps"], row["worker"]) for row in rows if row["job"] == job)
+        for word, (_, worker) in (("median", times[(len(times) - 1) // 2]), ("slowest", times[-1])):
+            if worker < len(workers):
+                typical.setdefault(workers[worker], word)
+    return typical
+
+
 class _Texts:
     """Pool of texts, each stored once."""
 
@@ -74,8 +89,9 @@ def lanes_of(context: ResultContext, iteration: int | None = None, most: int = M
     """Return the lanes of one iteration, or without any of the flows in the middle of a run.
 
     All messages that are under way in it are included, also those of earlier iterations. The plain values are: `what`
-    (in words), `tick_ps`, `length` (ticks), `start_ps`, `texts`, `hosts` (each `name`, `role`, `spans`, `tracks`,
-    `messages`), `queues`, `drops`, `notes`. Columns `begin` are differences, and so are those of queues and drops.
+    (in words), `tick_ps`, `length` (ticks), `start_ps`, `texts`, `hosts` (each `name`, `role`, `folded`, `spans`,
+    `tracks`, `messages`), `queues`, `drops`, `notes`. Columns `begin` are differences, and so are those of queues and
+    drops.
 
     Raises `ResultError` if the iteration does not exist, or no message was sent.
     """
@@ -88,15 +104,19 @@ def lanes_of(context: ResultContext, iteration: int | None = None, most: int = M
     roles = roles_of(context)
     host_of = hosts_by_node(context)
     senders = host_of[context.columns["src"][rows]]
-    counts = np.cumsum([int((senders == host).sum()) for host in roles])
-    shown = list(roles)[: max(1, int((counts <= most).sum()))]  # at least one host
+    typical = _typical_hosts(context, iteration) if len(roles) > FOLDED_FROM else {}
+    order = sorted(roles, key=lambda host: host not in typical)
+    counts = np.cumsum([int((senders == host).sum()) for host in order])
+    kept = set(order[: max(1, int((counts <= most).sum()))])  # at least one host
+    shown = [host for host in roles if host in kept]
     if len(shown) < len(roles):
         notes.append(f"shown are {len(shown)} of {len(roles)} hosts: a page holds about {most:,} messages of a run")
     spans = _spans(context, window, host_of, tick, texts)
     hosts = [
         {
             "name": context.network.cards.hosts[host],
-            "role": ", ".join(roles[host]),
+            "role": ", ".join([*roles[host], *([typical[host]] if host in typical else [])]),
+            "folded": bool(typical) and host not in typical,
             "spans": spans.get(host, _columns(SPAN_COLUMNS, [])),
             **_messages(context, rows[senders == host], (begin, tick), host_of, texts),
         }

@@ -31,6 +31,7 @@ from gradwire.analysis.report.html_page import (
     timeline,
 )
 from gradwire.analysis.report.lanes import lanes_of, typical_iteration
+from gradwire.analysis.report.story import setting_card, tiles
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS
@@ -105,11 +106,13 @@ def run_section(
     section.lead = " ".join(verdict.text for verdict in comparison.verdicts)
     if not section.lead and sentences:
         section.lead, sentences = sentences[0], sentences[1:]
-    section.add(bullet_list(sentences))
     parts, trouble = _parts(comparison, again)
+    section.add(tiles(comparison.verdicts))
+    section.add(setting_card(comparison, again[0].found.network if again else None))
     section.add(*(chart(item) for item in charts(comparison, parts)))
     section.add(*_timeline(again), bullet_list([*notes, *comparison.identical, *trouble]))
     section.add(heading("Figures"))
+    section.add(bullet_list(sentences))
     section.add(*(table((comparison.title + item.title), item.names, item.rows) for item in comparison.tables))
     for traffic, names, rows in flow_blocks(comparison.results, comparison.metrics):
         section.add(table(f"flows of {traffic}", names, rows))
@@ -176,15 +179,15 @@ def charts(comparison: Comparison, parts: dict[str, dict[str, float]]) -> Iterat
     pairs = zip(comparison.results, comparison.metrics, strict=True)
     runs = [(result, entry) for result, entries in pairs for entry in entries]
     names = headings([entry for _, entry in runs])
-    if any(entry.iteration.count for _, entry in runs):
-        yield _iterations(runs, names)
     if parts:
-        yield _spent(parts)
+        yield _spent(parts, runs, names)
+    if any(entry.iteration.count and name not in parts for (_, entry), name in zip(runs, names, strict=True)):
+        yield _iterations(runs, names)
     times = [completion_times(result, entry.job) for result, entry in runs]
     for kind in (kind for kind in KINDS if any(kind in times_by_kind for times_by_kind in times)):
         named = [(name, by_kind[kind]) for name, by_kind in zip(names, times, strict=True) if kind in by_kind]
         says = "Share of messages slower than a time, from being ready to being delivered."
-        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE)
+        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE, names)
     if (packets := _packets(whole_networks(comparison.metrics))) is not None:
         yield packets
 
@@ -219,25 +222,34 @@ def _dots(result: Result, job: str) -> list[tuple[float, str, bool]]:
     ]
 
 
-def _spent(parts: dict[str, dict[str, float]]) -> Bars:
+def _spent(parts: dict[str, dict[str, float]], runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]) -> Bars:
+    by_name = dict(zip(names, runs, strict=True))
     shown = [part for part in breakdown.PARTS if any(means[part] for means in parts.values())]
     return Bars(
         "Breakdown of the mean iteration",
-        "Computing, then waiting, by cause.",
+        "Computing, then waiting, by cause. Dots are single iterations of single workers; hollow ones are the first "
+        "and the last, which are not in the means.",
         "ms",
         list(parts),
         [breakdown.PART_LABELS[part] for part in shown],
         [PART_COLOURS[part] for part in shown],
         [[means[part] / PS_PER_MS for part in shown] for means in parts.values()],
+        [_dots(by_name[name][0], by_name[name][1].job) for name in parts],
+        without="computing" if "computing" in shown and len(shown) > 1 else "",
     )
 
 
-def tail_chart(title: str, says: str, times: Iterable[tuple[str, AnyInts]], points: int) -> Lines:
-    """Return the tails of completion times (name, picoseconds), each with at most about `points` points."""
+def tail_chart(
+    title: str, says: str, times: Iterable[tuple[str, AnyInts]], points: int, names: Sequence[str] = ()
+) -> Lines:
+    """Return the tails of completion times (name, picoseconds), each with at most about `points` points. `names` : all
+    runs, in the order of their colours."""
     series = []
     for name, values in times:
         ends, shares = tail(values, points)
-        series.append(Series(name, list(zip((ends / PS_PER_MS).tolist(), shares.tolist(), strict=True)), step="before"))
+        curve = list(zip((ends / PS_PER_MS).tolist(), shares.tolist(), strict=True))
+        colour = names.index(name) if name in names else -1
+        series.append(Series(name, curve, step="before", colour=colour))
     axes = Axis("completion time (ms)", "log"), Axis("messages slower than x (%)", "log")
     return Lines(title, says, *axes, series)
 

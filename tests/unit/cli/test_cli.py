@@ -56,15 +56,25 @@ def test_help_names_every_command():
         assert command in shown
 
 
+def cost_line(text: str) -> str:
+    """The line on the cost, whose figures other tests check."""
+    (line,) = (line for line in text.splitlines() if line.startswith("cost: "))
+    return line
+
+
 def test_check_prints_policies_network_and_notes():
-    assert run("check", "demo").stdout == (
+    checked = run("check", "demo")
+    assert checked.stdout == (
         "demo is valid: dctcp, dctcp-priority, dlcp\n"
         "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.67 us to 9.35 us\n"
+        f"{cost_line(checked.stdout)}\n"
         "note: dlcp: the thresholds of the 7 queues that carry data are 672KiB together, more than switch.buffer, "
         "512KiB: low classes can crowd high ones out (switch.buffer_share reserves space for them)\n"
     )
     done = run("check", "demo", "--set", 'switch.ecn_threshold="600KiB"', "--set", "switch.buffer=8MiB", "--json")
-    assert json.loads(done.stdout) == {
+    about = json.loads(done.stdout)
+    assert len(about.pop("costs")) == 3
+    assert about == {
         "name": "demo",
         "policies": ["dctcp", "dctcp-priority", "dlcp"],
         "networks": [
@@ -81,7 +91,8 @@ def test_check_prints_policies_network_and_notes():
 def test_check_of_one_policy_accepts_the_same_scenarios_as_run(tmp_path: Path):
     """Overrides apply to that policy, other policies may be invalid, and messages equal those of `run`."""
     assert run("check", "demo", "--policy", "dctcp").stdout.splitlines() == [
-        "demo is valid: dctcp", "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.68 us to 9.35 us"
+        "demo is valid: dctcp", "network: 16 hosts, 8 switches, 32 cables, base round trips of 4.68 us to 9.35 us",
+        cost_line(run("check", "demo", "--policy", "dctcp").stdout),
     ]  # fmt: skip
     lossy = ("demo", "--policy", "dlcp", "--set", "job.push_bound=0.2")  # of which the others are refused
     assert run("check", *lossy).stdout.startswith("demo is valid: dlcp\n")

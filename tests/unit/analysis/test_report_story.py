@@ -1,0 +1,96 @@
+"""The beginning of a report: tiles, setting, the breakdown first, one colour per run, and folded lanes."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from analysis_cases import iterations, messages, small_result
+from sim_cases import make_trace, ring_job, scenario
+
+from gradwire.analysis.breakdown.breakdown import PARTS
+from gradwire.analysis.breakdown.result_context import ResultContext
+from gradwire.analysis.comparison.compare import Comparison, compare
+from gradwire.analysis.report.lanes import FOLDED_FROM, lanes_of
+from gradwire.analysis.report.run_sections import charts, comparison_page, tail_chart
+from gradwire.analysis.report.story import setting_card, tiles
+from gradwire.scenarios.readable import share_text, time_text
+from gradwire.sim.simulate import simulate
+
+HOSTS = FOLDED_FROM + 2
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """A ring with a slow host, at two rates."""
+    trace = make_trace([[20_000]]).save(tmp_path_factory.mktemp("story") / "trace")
+    job = {**ring_job(HOSTS), "trace": str(trace), "iterations": 3}
+    fault = {"kind": "host_slow", "host": "h5", "at": "0s", "factor": 1.5}
+    made = [scenario(job, hosts=HOSTS, link={"rate": rate}, fault=[fault]) for rate in ("10Gbps", "100Gbps")]
+    results = [simulate(each) for each in made]
+    for result, label in zip(results, ("slow links", "fast links"), strict=True):
+        result.summary.update(policy=label, label=label)
+    return compare(results)
+
+
+def test_tiles_are_those_of_the_fastest_run(runs: Comparison) -> None:
+    (verdict,) = runs.verdicts
+    best = verdict.ranking[0]
+    assert best.name == "fast links"
+    text = tiles(runs.verdicts)
+    assert text.count('class="tile"') == 3
+    assert f"<b>{time_text(best.mean_ps)}</b>" in text and "against slow links" in text
+    assert f"<b>{share_text(best.bottleneck.waiting_share)}</b>" in text and best.bottleneck.kind in text
+    assert tiles([]) == ""
+
+
+def test_setting_names_job_network_and_the_keys_that_differ(runs: Comparison) -> None:
+    network = ResultContext(runs.results[0]).network
+    text = setting_card(runs, network)
+    assert f"<dt>job</dt><dd>job0: {HOSTS} workers, exchange ring</dd>" in text
+    assert f"<dd>star: {HOSTS} hosts, 1 switch, {HOSTS} cables</dd>" in text and "<dd>10.0 Gbps</dd>" in text
+    assert "<dt>slow links</dt><dd>link.rate = 10Gbps</dd>" in text
+    assert "<dt>fast links</dt><dd>link.rate = 100Gbps</dd>" in text
+    assert "<dt>seed</dt><dd>1</dd>" in text
+    assert "star" in setting_card(runs, None)
+
+
+def test_breakdown_is_the_first_picture_and_replaces_iteration_times(runs: Comparison) -> None:
+    page = comparison_page(runs, ["", ""])
+    place = [page.index(words) for words in ('class="tiles"', 'class="card"', "Breakdown of the mean", "Completion of")]
+    assert place == sorted(place)
+    assert escape(runs.verdicts[0].text) in page and "<b>Iteration time</b>" not in page
+    (bars, *_) = charts(runs, {"slow links": {**dict.fromkeys(PARTS, 0.0), "computing": 2e9, "queueing": 1e9}})
+    data: dict[str, Any] = bars.as_dict()
+    assert data["without"] == "computing" and len(data["dots"]) == 1 and len(data["dots"][0]) == 3 * HOSTS
+
+
+def test_a_run_keeps_its_colour_where_others_have_no_messages() -> None:
+    """Only the second run has pulls: its line has the second colour, as in the plot of pushes."""
+    pushes = messages(kind=["push"] * 5)
+    both = compare([small_result(pushes), small_result(policy="other", label="Other")])
+    lines = {chart.title: chart.as_dict() for chart in charts(both, {})}
+    assert [series["colour"] for series in lines["Completion of push messages"]["series"]] == [0, 1]
+    assert [series["colour"] for series in lines["Completion of pull messages"]["series"]] == [1]
+    plain = tail_chart("", "", [("a", np.array([1, 2, 3]))], 5)
+    assert plain.series[0].colour == -1
+
+
+def test_lanes_of_many_hosts_are_folded_to_the_median_and_the_slowest(runs: Comparison) -> None:
+    context = ResultContext(runs.results[1])
+    hosts = lanes_of(context, 1)["hosts"]
+    assert len(hosts) == HOSTS and sum(not host["folded"] for host in hosts) == 2
+    rows = [row for row in runs.results[1].iterations.to_pylist() if row["iteration"] == 1]
+    times = sorted((row["end_ps"] - row["start_ps"], row["worker"]) for row in rows)
+    shown = {host["role"].rpartition(", ")[2]: host["name"] for host in hosts if not host["folded"]}
+    assert shown == {"median": f"h{times[(HOSTS - 1) // 2][1]}", "slowest": f"h{times[-1][1]}"}
+    few = lanes_of(context, 1, most=1)
+    assert len(few["hosts"]) == 1 and not few["hosts"][0]["folded"], "the page keeps a typical host"
+
+
+def test_pages_without_traces_have_the_rest_of_the_story(tmp_path: Path) -> None:
+    page = comparison_page(compare([small_result(iteration_columns=iterations())]), [""])
+    assert 'class="tiles"' in page and 'class="card"' in page and "<b>Iteration time</b>" in page
