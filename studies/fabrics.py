@@ -15,7 +15,7 @@ GPUS_PER_HOST = 8
 
 
 @dataclass(frozen=True)
-class Fabric:
+class FabricPreset:
     """A fabric by name. `title` : one line. `tables` : TOML for a number of GPUs. `has_accelerators` : hosts have
     several GPUs, joined by scale-up links."""
 
@@ -111,22 +111,22 @@ link.rate = "{2 * rate}Gbps"
 _ROCE = ("as-built", "DCQCN, ECMP", "NSCC, REPS", '{ kind = "nscc", payload = "4096B", trimming = false }', "reps")
 _TCP = ("as-built", "DCTCP, ECMP", "NSCC, spraying", '{ kind = "nscc", payload = "4096B", trimming = false }', "reps")
 
-FABRICS: dict[str, Fabric] = {
+FABRICS: dict[str, FabricPreset] = {
     fabric.name: fabric
     for fabric in (
-        Fabric(
+        FabricPreset(
             "rail-400g",
             "hosts of 8 GPUs with 8 cards of 400 Gbps on rails, RoCE (H100)",
             _rails(400, 3600, "an H100"),
             _policies(*_ROCE, 400),
         ),
-        Fabric(
+        FabricPreset(
             "rail-200g",
             "hosts of 8 GPUs with 8 cards of 200 Gbps on rails, RoCE (A100)",
             _rails(200, 2400, "an A100"),
             _policies(*_ROCE, 200),
         ),
-        Fabric(
+        FabricPreset(
             "leaf-spine-100g",
             "hosts with one GPU and one card of 100 Gbps, leaves and spines, TCP",
             _leaf_spine,

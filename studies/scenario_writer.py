@@ -17,7 +17,7 @@ from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import load_scenario
 from gradwire.sim.preparation import check_variants
-from gradwire.studies.fabrics import FABRICS, Fabric
+from gradwire.studies.fabrics import FABRICS, FabricPreset
 from gradwire.traces.presets.generate import layout_of, model_trace
 from gradwire.traces.presets.layout import Layout
 from gradwire.traces.presets.model_specs import MODEL_SPECS, find_model
@@ -133,7 +133,7 @@ trace = "{location}"
     return _aligned(text)
 
 
-def _job(request: ScenarioRequest, trace: Trace, fabric: Fabric) -> str:
+def _job(request: ScenarioRequest, trace: Trace, fabric: FabricPreset) -> str:
     """Return the keys of the job."""
     layout = request.layout
     lines = [f"workers = {request.gpus}", f"iterations = {ITERATIONS}"]

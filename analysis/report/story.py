@@ -61,11 +61,9 @@ def _network(result: Result, network: Network | None) -> Iterator[tuple[str, str
     if network is not None:
         rates = sorted({int(rate) for rate in network.link_rate.tolist()})
         hosts, switches = len(network.cards.hosts), network.switch_count
+        ending = "es" * (switches != 1)
         cards = f", {network.host_count} cards" if network.host_count != hosts else ""
-        yield (
-            "network",
-            f"{kind}: {hosts} hosts{cards}, {switches} switch{'es' * (switches != 1)}, {network.link_count // 2} cables",
-        )
+        yield ("network", f"{kind}: {hosts} hosts{cards}, {switches} switch{ending}, {network.link_count // 2} cables")
         yield "rates", ", ".join(rate_text(rate) for rate in rates)
     elif kind:
         yield "network", kind

@@ -25,8 +25,7 @@ from gradwire.cli.commands.cache import cache_app
 from gradwire.cli.commands.capture import cmd_capture
 from gradwire.cli.commands.execute import EXEC_EXAMPLE, cmd_exec
 from gradwire.cli.commands.fidelity import cmd_fidelity
-from gradwire.cli.commands.inspect import cmd_check, cmd_schema, cmd_telemetry
-from gradwire.cli.commands.listing import cmd_list
+from gradwire.cli.commands.inspect import cmd_check, cmd_list, cmd_schema, cmd_telemetry
 from gradwire.cli.commands.new import cmd_new
 from gradwire.cli.commands.report import cmd_diagnose, cmd_report
 from gradwire.cli.commands.reproduce import cmd_reproduce

@@ -49,5 +49,5 @@ def rank_parameters(block: Block, layout: Layout) -> float:
 
 
 def update_time(parameters: float, gpu: Gpu) -> float:
-    """Return the seconds of the optimiser step of so many parameters."""
+    """Return the seconds of the optimiser step for a number of parameters."""
     return parameters * UPDATE_BYTES / (gpu.memory_rate * gpu.memory_share)

@@ -1,5 +1,5 @@
-"""The command `gradwire check` validates a scenario, `schema` prints the JSON Schema, and `telemetry` shows a run's
-queues and drops.
+"""The command `gradwire check` validates a scenario, `schema` prints the JSON Schema, `list` what scenarios can name,
+and `telemetry` shows a run's queues and drops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json, ScenarioName, Set, TraceName, Trust, overrides_from_options, policy_names
+from gradwire.cli.options import (
+    Json,
+    ScenarioName,
+    Set,
+    TraceName,
+    Trust,
+    complete_from,
+    overrides_from_options,
+    policy_names,
+)
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
@@ -153,3 +162,40 @@ def cmd_schema() -> None:
     from gradwire.scenarios.schema.scenario import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
+
+
+MOST_NAMES = 6
+"""Names of a kind in the list of kinds."""
+
+
+@for_people
+def cmd_list(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="scenarios, traces, models, transports, balancers, topologies, measures, ...; all kinds if absent.",
+            autocompletion=complete_from("gradwire.studies.catalog", "KINDS"),
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List what scenarios and commands can name: scenarios, traces, models, transports, measures, ..."""
+    from gradwire.studies.catalog import KINDS, catalog
+
+    if kind is None:
+        lists = {each: catalog(each) for each in KINDS}
+        if as_json:
+            typer.echo(json.dumps({each: dict(entries) for each, entries in lists.items()}))
+            return
+        for each, entries in lists.items():
+            rest = len(entries) - MOST_NAMES
+            more = f", and {rest} more" if rest > 0 else ""
+            typer.echo(f"{each}: {', '.join(name for name, _ in entries[:MOST_NAMES])}{more}")
+        return
+    entries = catalog(kind)
+    if as_json:
+        typer.echo(json.dumps(dict(entries)))
+        return
+    width = max(len(name) for name, _ in entries)
+    for name, line in entries:
+        typer.echo(f"{name:<{width}}  {line}".rstrip())

@@ -1,6 +1,4 @@
-"""Defines the command `gradwire new`, which writes a scenario of a model on a fabric, or a skeleton of a user-defined
-component with a test and a scenario.
-"""
+"""Defines the command `gradwire new`, which writes a scenario of a model, or the skeleton of a component."""
 
 from __future__ import annotations
 
@@ -67,8 +65,9 @@ def cmd_new(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a scenario of a model on GPUs and a fabric, or a working skeleton of a component with a test and a scenario
-    beside it (docs/extending.md). On a terminal, missing answers are asked for.
+    """Write a scenario of a model on GPUs and a fabric, or a working skeleton of a component.
+
+    A skeleton has a test and a scenario beside it (docs/extending.md). On a terminal, missing answers are asked for.
     """
     if kind != "scenario":
         _write_component(kind, file, force, as_json)
