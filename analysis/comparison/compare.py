@@ -81,6 +81,8 @@ class Comparison:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """The verdict on each job: its bottleneck and its fastest run; none for traffic alone."""
+        if not any(entry.iteration.count for entry in self.flat):
+            return []
         from gradwire.analysis.verdict.verdict import verdicts
 
         return verdicts(self.results, self.metrics, self.breakdowns, self.other_seeds)
