@@ -1,5 +1,5 @@
-"""`claim_output` claims an output folder and, with `--force`, replaces one that holds nothing but results of
-gradwire.
+"""`claim_output` claims an output folder and, with `--force`, replaces one that holds nothing but results of gradwire.
+`set_aside` does the same for other files and folders.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,22 +49,28 @@ def claim_output(path: str | Path | None, force: bool = False) -> Iterator[Path 
     if path is None:
         yield None
     else:
-        with _set_aside(Path(path)) if force else contextlib.nullcontext(), Claim(path) as place:
+        with set_aside(Path(path), _refuse_foreign) if force else contextlib.nullcontext(), Claim(path) as place:
             yield place
 
 
-@contextmanager
-def _set_aside(path: Path) -> Iterator[None]:
-    """Move a folder of results aside, and remove it once new ones have replaced it."""
-    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
-        yield
-        return
+def _refuse_foreign(path: Path) -> None:
+    """Raise ResultError unless a folder holds nothing but results."""
     if path.is_symlink() or not _is_results(path):
         expected = f"a folder that gradwire has written, with one of {', '.join(RESULT_MARKERS)}"
         raise ResultError("cannot be replaced (--force)", str(path), expected)
     if foreign := _foreign(path):
         what = f"cannot be replaced (--force): {foreign} in it was not written by gradwire"
         raise ResultError(what, str(path), "another --out, or that file moved elsewhere")
+
+
+@contextmanager
+def set_aside(path: Path, refuse: Callable[[Path], None]) -> Iterator[None]:
+    """Move a file or folder aside, and remove it once another has replaced it; else move it back. `refuse` raises an
+    error unless it may be replaced; nothing and an empty folder always may."""
+    if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink() and not any(path.iterdir())):
+        yield
+        return
+    refuse(path)
     if path.resolve() == Path.cwd():
         raise ResultError("is the working directory", str(path), "another working directory")
     aside = path.with_name(f".{path.name}.{os.getpid()}.replaced")
@@ -83,11 +89,13 @@ def _set_aside(path: Path) -> Iterator[None]:
 
 
 def _put_back(backup: Path, path: Path) -> None:
-    """Remove the folder that was set aside if it has been replaced; else move it back."""
+    """Remove what was set aside if it has been replaced; else move it back."""
     if not os.path.lexists(backup):
         return
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
         shutil.rmtree(backup, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            backup.unlink()
     else:
         with contextlib.suppress(OSError):
             path.rmdir()

@@ -8,6 +8,7 @@ comparisons of one scenario. Everything else has its own section.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from gradwire.analysis.report.html_page import PageSection, html_page
 from gradwire.analysis.report.run_sections import RebuiltRun, TimelineOptions, rebuild_runs, run_section
 from gradwire.analysis.timeline.timeline import timeline
 from gradwire.result_store.folders.output_folder import NEW_FILE, new_file, new_folder, refuse_existing
+from gradwire.result_store.folders.replacement import set_aside
 from gradwire.result_store.provenance import members
 from gradwire.result_store.result import Result
 from gradwire.result_store.training_result import SCENARIO, TrainingResult, training_run_folders
@@ -30,6 +32,8 @@ from gradwire.traces.trace import Trace, resolve_trace
 EXPECTED_INPUT = "a folder of gradwire run, compare, sweep, reproduce, train or fidelity"
 SHARED = ("run", "training")
 """Kinds of input that share one section."""
+PAGE_MARK = b"This file needs no network: figures, script and style are"
+"""Words of every page, by which it is recognised."""
 TIMELINES = "-timelines"
 """Suffix of the folder of Perfetto files, after the name of the page."""
 
@@ -53,6 +57,7 @@ def report(
     perfetto: bool = True,
     trace: Trace | str | Path | None = None,
     command: str = "",
+    force: bool = False,
 ) -> ReportFiles:
     """Write one HTML file that shows all sources and opens without a network.
 
@@ -64,6 +69,7 @@ def report(
     iteration : of the timelines; by default the steady-state one whose duration is nearest to the mean.
     perfetto : also write the timelines for ui.perfetto.dev, beside the page.
     trace : the trace that jobs replayed, if it was passed to `simulate` and is not named in the scenario.
+    force : replace an earlier page and its files for Perfetto, never anything else.
 
     Raises `ResultError` if there is nothing to report, a folder holds none of these or is damaged, a run has no such
     iteration, or `out` exists or cannot be written.
@@ -74,20 +80,38 @@ def report(
     title = require_instance(title, str, "report(title)", "a text", ResultError)
     trace = resolve_trace(trace, "report(trace)")
     timelines_dir = page_path.with_name(page_path.stem + TIMELINES)
-    if page_path.exists():
-        raise ResultError("exists already", str(page_path), "a new file")
-    if perfetto and timelines:
+    if page_path.exists() and not force:
+        raise ResultError("exists already", str(page_path), "a new file, or --force to replace a page")
+    if perfetto and timelines and not force:
         refuse_existing(timelines_dir)
     inputs = [item for source in sources for item in _found(source)]
     if not inputs:
         raise ResultError("nothing to report", "report", EXPECTED_INPUT)
     sections, again = _sections(inputs, TimelineOptions(timelines, iteration, trace))
     text = html_page(title or ", ".join(dict.fromkeys(section.title for section in sections)), sections, command)
-    with defer_interrupt(), new_file(page_path) as partial:  # writes both page and timelines, or neither
-        partial.write_text(text, encoding="utf-8")
-        written = _perfetto(again, timelines_dir) if perfetto and again else []
+    with defer_interrupt(), ExitStack() as replaced:
+        if force:
+            replaced.enter_context(set_aside(page_path, _refuse_other_page))
+            replaced.enter_context(set_aside(timelines_dir, _refuse_other_timelines))
+        with new_file(page_path) as partial:  # writes both page and timelines, or neither
+            partial.write_text(text, encoding="utf-8")
+            written = _perfetto(again, timelines_dir) if perfetto and again else []
     kinds = [f"{section.title} ({section.kind})" for section in sections]
     return ReportFiles(page_path, kinds, len(text.encode()), written)
+
+
+def _refuse_other_page(path: Path) -> None:
+    """Raise ResultError unless a file is a page that `report` has written."""
+    if path.is_symlink() or not path.is_file() or PAGE_MARK not in path.read_bytes():
+        raise ResultError("cannot be replaced (--force)", str(path), "a page of gradwire report, or another --out")
+
+
+def _refuse_other_timelines(path: Path) -> None:
+    """Raise ResultError unless a folder holds nothing but timelines."""
+    foreign = [entry.name for entry in path.iterdir() if entry.suffix != ".json"] if path.is_dir() else [path.name]
+    if path.is_symlink() or foreign:
+        what = f"cannot be replaced (--force): {', '.join(foreign[:3])}"
+        raise ResultError(what, str(path), "files of gradwire report alone, or another --out")
 
 
 def _perfetto(again: Sequence[RebuiltRun], timelines_dir: Path) -> list[Path]:

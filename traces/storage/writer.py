@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradwire.result_store.folders.output_folder import NEW_FOLDER, is_taken, new_folder, write_error
+from gradwire.result_store.folders.replacement import set_aside
 from gradwire.scenarios.arrays import AnyArray
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.interrupt import defer_interrupt
@@ -54,6 +56,29 @@ def write(trace: Trace, directory: str | Path, raw: Path | None = None, chunks_o
         if raw is not None:
             raw.rename(building / RAW)
     return directory
+
+
+def replaceable(directory: str | Path, force: bool) -> AbstractContextManager[None]:
+    """Return a context in which, with `force`, a trace at `directory` may be replaced by a new one.
+
+    It is restored if none has replaced it. Raises TraceError for a folder with other files, or with raw gradients,
+    which nothing can compute again.
+    """
+    return set_aside(Path(directory), _refuse_foreign) if force else nullcontext()
+
+
+def _refuse_foreign(path: Path) -> None:
+    expected = "a trace without raw gradients and other files, or another --out"
+    try:
+        names = {entry.name for entry in path.iterdir()}
+        is_trace = "schema_version" in json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        raise TraceError("cannot be replaced (--force)", str(path), expected) from None
+    tables = {name for version in READABLE.values() for name in version} | set(GRAPHS)
+    foreign = sorted(names - {"manifest.json", *(f"{name}.parquet" for name in tables)})
+    if path.is_symlink() or not is_trace or foreign:
+        what = f"cannot be replaced (--force){': ' + foreign[0] + ' is in it' if foreign else ''}"
+        raise TraceError(what, str(path), expected)
 
 
 def manifest_text(manifest: JsonView) -> str:

@@ -29,6 +29,9 @@ def cmd_report(
         bool, typer.Option("--perfetto/--no-perfetto", help="Write timelines for ui.perfetto.dev beside the page.")
     ] = True,
     trace: MovedTrace = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace an earlier page and its timelines, never anything else.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file that explains results: text, tables, plots, interactive timelines, and how to
@@ -48,6 +51,7 @@ def cmd_report(
             perfetto=perfetto,
             trace=trace_of(trace),
             command=command,
+            force=force,
         )
         show(1.0, "written")
     if as_json:

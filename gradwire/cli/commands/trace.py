@@ -21,6 +21,11 @@ TraceName = Annotated[
 ]
 
 
+ReplaceTrace = Annotated[
+    bool, typer.Option("--force", help="Replace --out if it is a trace without raw gradients, never anything else.")
+]
+
+
 @app.command("info", epilog="Example: gradwire trace info resnet50 --json")
 @for_people
 def cmd_info(
@@ -55,20 +60,23 @@ def cmd_model(
     layers: answers.Layers = None,
     recompute: answers.Recompute = False,
     out: Annotated[Path | None, typer.Option(help="The new directory of the trace; MODEL-GPU if absent.")] = None,
+    force: ReplaceTrace = False,
     as_json: Json = False,
 ) -> None:
     """Compute the trace of a well-known model on a GPU: gradients, roofline times, and what passes wait for."""
     from gradwire.result_store.folders.output_folder import refuse_unwritable
     from gradwire.traces.presets.generate import job_keys, layout_of, model_trace
     from gradwire.traces.presets.model_specs import find_model
+    from gradwire.traces.storage.writer import replaceable
 
     spec = find_model(model)
     place = out or Path(f"{model}-{gpu}")
-    refuse_unwritable(place)
     sizes = {"gpus": gpus, "tensor": tensor, "pipeline": pipeline, "expert": expert, "micro_batch": micro_batch}
     sizes |= {"micro_batches": micro_batches, "length": length, "recompute": recompute}
-    trace = model_trace(model, gpu, layout_of(spec, layers, **sizes))
-    trace.save(place)
+    with replaceable(place, force):
+        refuse_unwritable(place)
+        trace = model_trace(model, gpu, layout_of(spec, layers, **sizes))
+        trace.save(place)
     entry, iteration = trace.manifest["preset"], trace.iterations[0]
     if as_json:
         typer.echo(json.dumps({"trace": str(place), **entry}))
@@ -106,6 +114,7 @@ def cmd_import(
     repair: Annotated[
         bool, typer.Option("--repair", help="Drop control dependencies that form cycles (chakra), and count them.")
     ] = False,
+    force: ReplaceTrace = False,
     as_json: Json = False,
 ) -> None:
     """Convert a PyTorch profile, a PipeDream graph, a SimAI workload, a Chakra trace or a CSV into a trace.
@@ -114,21 +123,23 @@ def cmd_import(
     """
     from gradwire.result_store.folders.output_folder import refuse_unwritable
     from gradwire.traces.formats import import_trace
+    from gradwire.traces.storage.writer import replaceable
 
-    refuse_unwritable(out)
-    with progress(f"import {file.name}", as_json) as show:
-        trace = import_trace(
-            file,
-            format=format,
-            name=name,
-            seed=seed,
-            dtype=dtype,
-            fit_to=fit_to,
-            ranks=ranks,
-            repair=repair,
-            progress=show,
-        )
-    trace.save(out)
+    with replaceable(out, force):
+        refuse_unwritable(out)
+        with progress(f"import {file.name}", as_json) as show:
+            trace = import_trace(
+                file,
+                format=format,
+                name=name,
+                seed=seed,
+                dtype=dtype,
+                fit_to=fit_to,
+                ranks=ranks,
+                repair=repair,
+                progress=show,
+            )
+        trace.save(out)
     source = trace.manifest["source"]
     if as_json:
         typer.echo(json.dumps({"trace": str(out), **source, "timing": trace.manifest["timing"]}))
