@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from array_cases import Arrays, job_of, same
 
-from gradwire.workload.collectives.allreduce.double_tree import _depths, _second, parents_of_workers
+from gradwire.workload.collectives.allreduce.double_tree import parents_of_workers, second_parents, tree_depths
 from gradwire.workload.collectives.common.transfer_schedule import TransferRows, dependencies_of, mean_hops, transfers
 
 BUCKET = {"bucket": "8KB"}
@@ -176,10 +176,10 @@ def test_transfers_of_the_same_sum_to_many_workers_share_dependencies():
 @pytest.mark.parametrize("workers", range(2, 40))
 def test_double_tree_has_shallow_binary_trees_sharing_at_most_one_inner_worker(workers):
     first = parents_of_workers(workers)
-    second = _second(first)
+    second = second_parents(first)
     for tree in (first, second):
         assert tree.count(-1) == 1
-        assert max(_depths(tree)) <= math.ceil(math.log2(workers)) + 1
+        assert max(tree_depths(tree)) <= math.ceil(math.log2(workers)) + 1
         assert max(tree.count(rank) for rank in range(workers)) <= 2
     inside = [set(tree) - {-1} for tree in (first, second)]
     assert len(inside[0] & inside[1]) <= 1

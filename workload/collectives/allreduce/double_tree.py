@@ -52,8 +52,8 @@ class DoubleTree(StagedTable):
         up = parents_of_workers(workers)
         chunk = np.arange(self.chunks)
         rows = []
-        for tree, parent_of in enumerate((up, _second(up))):
-            depth = _depths(parent_of)
+        for tree, parent_of in enumerate((up, second_parents(up))):
+            depth = tree_depths(parent_of)
             deepest = max(depth)
             for child, parent in enumerate(parent_of):
                 if parent < 0:
@@ -74,7 +74,7 @@ def parents_of_workers(workers: int) -> list[int]:
     return parent_of
 
 
-def _second(first: list[int]) -> list[int]:
+def second_parents(first: list[int]) -> list[int]:
     """Return the parents in the second tree: the first one mirrored, or shifted by one."""
     count = len(first)
     moved_rank = [(rank + 1) % count if count % 2 else count - 1 - rank for rank in range(count)]
@@ -84,7 +84,7 @@ def _second(first: list[int]) -> list[int]:
     return parent_of
 
 
-def _depths(parent_of: list[int]) -> list[int]:
+def tree_depths(parent_of: list[int]) -> list[int]:
     """Return the distance of every worker from the root, in steps."""
     depths = []
     for rank in range(len(parent_of)):
