@@ -20,6 +20,7 @@ from typing import Annotated
 
 import typer
 
+from gradwire.cli.clusters.collective import cmd_collective
 from gradwire.cli.commands.bench import bench_app
 from gradwire.cli.commands.cache import cache_app
 from gradwire.cli.commands.capture import cmd_capture
@@ -35,6 +36,7 @@ from gradwire.cli.commands.testbed import cmd_emulate, cmd_probe
 from gradwire.cli.commands.timeline import cmd_tensors, cmd_timeline
 from gradwire.cli.commands.trace import app as trace_app
 from gradwire.cli.commands.train import cmd_predictor, cmd_train
+from gradwire.cli.list_names import list_app
 from gradwire.cli.terminal import robust_streams
 from gradwire.scenarios.version import VERSION
 
@@ -71,6 +73,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (cmd_sweep, "sweep tail-load --jobs 8 --out results/tail"),
     (cmd_tune, "tune schedulers --policy bytescheduler --trials 12"),
     (cmd_reproduce, "reproduce dlcp --claim S4 --out results/claims"),
+    (cmd_collective, "collective all_reduce -b 8 -e 8G -f 2 --on h100-rail --ranks 64"),
     (cmd_probe, "probe incast --json"),
     (cmd_emulate, "emulate testbed --clock virtual --out results/real"),
     (cmd_fidelity, "fidelity agreement --policy star-dlcp --clock virtual --out results/both"),
@@ -83,6 +86,7 @@ for command, example in COMMANDS:
     app.command(example.partition(" ")[0], epilog=f"Example: gradwire {example}")(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
+app.add_typer(list_app, name="list")
 app.add_typer(trace_app, name="trace")
 
 

@@ -19,6 +19,7 @@ from pydantic import Field
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.lazily import np
 from gradwire.scenarios.schema.base import Count
+from gradwire.scenarios.schema.effect_conditions import Precondition
 from gradwire.scenarios.schema.network.traffic import TrafficTable
 from gradwire.scenarios.units import Size
 from gradwire.workload.collectives.allreduce.double_tree import parents_of_workers, second_parents, tree_depths
@@ -33,7 +34,11 @@ class TreeChunks(TrafficTable):
     """Bytes of a chunk."""
     chunks: Count
     """Chunks of each tree, on each rail."""
-    window: Annotated[int, Field(ge=1, le=1024, strict=True)] = 8
+    window: Annotated[
+        int,
+        Field(ge=1, le=1024, strict=True),
+        Precondition(lambda at: at.table.chunks > at.table.window, "all chunks fit into it", "traffic.chunks above it"),
+    ] = 8
     """Chunks in flight between two hosts; NCCL has eight slots [code: NCCL_STEPS]."""
     rails: Count = 1
     """Copies of both trees, each on NICs of one number."""

@@ -85,7 +85,10 @@ READING = {
     "fidelity --from": ("fidelity", "--from", "{folder}"),
 }
 """Commands that read a Result, and import nothing that it names."""
-NEITHER = {"demo", "schema", "list", "new", "predictor", "reproduce", "capture", "cache", "bench", "trace", "diagnose"}
+NEITHER = {
+    "demo", "schema", "list", "new", "predictor", "reproduce", "capture", "cache", "bench", "trace", "diagnose",
+    "collective",
+}  # fmt: skip
 """Commands that take neither a scenario nor a Result, or no code of one (diagnose)."""
 
 
