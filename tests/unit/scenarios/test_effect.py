@@ -60,6 +60,7 @@ def test_every_key_is_classified() -> None:
 
 
 INCAST = {"name": "t", "kind": "incast", "fan_in": 3, "size": "200kB", "rounds": 2, "period": "100us"}
+TREES = {"name": "t", "kind": "tree_chunks", "size": "20kB", "chunks": 4}
 BASE: dict[str, Any] = {
     "name": "x", "topology": {"kind": "star", "hosts": 4}, "link": {"rate": "10Gbps", "loss": 0.01},
     "switch": {"buffer": "60KiB"}, "transport": "dctcp", "traffic": [INCAST],
@@ -152,6 +153,7 @@ CASES: dict[str, Case] = {
     "StagedTable.forward": ("job.0.exchange.forward", {**RING, "job.0.iterations": 1}, RING, ("layerwise",)),
     "Fifo.forward": ("job.0.scheduler.forward", {**RING, "job.0.scheduler.kind": "fifo", "job.0.iterations": 1}, {**RING, "job.0.scheduler.kind": "fifo"}, ("layerwise",)),
     "Ddp.rebuild": ("job.0.scheduler.rebuild", {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}, "job.0.iterations": 1}, {**RING, "job.0.scheduler": {"kind": "ddp", "bucket": "100kB"}}, (False,)),
+    "TreeChunks.window": ("traffic.0.window", {"traffic": [TREES]}, {"traffic": [{**TREES, "chunks": 20}]}, (6, 2)),
     "RepeatedTraffic.period": ("traffic.0.period", {"traffic.0.rounds": 1}, {}, ("50us",)),
     "Output.missing": ("output.missing", {}, {**DLCP, "traffic.0.bound": 0.3, "traffic.0.droppable": True}, (False,)),
     "LossBasedTcp.recovery": ("transport.recovery", {"transport": {"kind": "cubic", "preset": "linux"}}, {"transport": {"kind": "cubic"}}, ("prr",)),
