@@ -18,22 +18,33 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from gradwire.emu.planning.plan import Port, Queues, TestbedPlan, TransportPlan, host_address
-from gradwire.emu.system.namespaces import find_tool, inside, private_command, set_up_private, start_private
+from gradwire.emu.system.namespaces import (
+    CLONE_NEWNET,
+    find_tool,
+    inside,
+    private_command,
+    set_up_private,
+    start_private,
+)
 from gradwire.emu.virtual_time.kernel_build import find_kernel
 from gradwire.emu.virtual_time.virtual_machine import PREFIX, run_inside
+from gradwire.scenarios.cache import cache_folder
 from gradwire.workload.program import Program
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7117
 MARK, ECT0, NOT_ECT = 3, 2, 0
+CLONE_NEWNS = 0x20000
 
 
 def why_not(what: str) -> str | None:
@@ -109,26 +120,71 @@ def in_private(function: Callable[..., Any], *arguments: Any, seconds: float = 6
         return pickle.loads(answer.read_bytes())
 
 
-def in_virtual(function: Callable[..., Any], *arguments: Any, seconds: float = 100.0, **options: Any) -> Any:
-    """The same inside the kernel for virtual time."""
+Task = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function at the top of its module, and its arguments."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a task has returned, or why it has not."""
+
+    value: Any
+    failure: str = ""
+
+    def get(self) -> Any:
+        """Return the value. Raises AssertionError for a task that has failed."""
+        if self.failure:
+            raise AssertionError(self.failure)
+        return self.value
+
+
+def in_virtual_each(tasks: Sequence[Task], seconds: float = 100.0) -> list[TaskResult]:
+    """Run tasks one after the other in one virtual machine, which takes seconds to start. Each has a process, a network and
+    a /run of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        task, answer = Path(folder, "task"), Path(folder, "answer")
-        task.write_bytes(pickle.dumps((function.__module__, function.__qualname__, arguments, options)))
+        listed, answer = Path(folder, "tasks"), Path(folder, "answer")
+        listed.write_bytes(pickle.dumps([(task.__module__, task.__qualname__, arguments) for task, arguments in tasks]))
         said: list[str] = []
-        command = f"{sys.executable} {__file__} {task} {answer} virtual 2>&1 | sed 's/^/{PREFIX}/'"
+        command = f"{sys.executable} {__file__} {listed} {answer} virtual 2>&1 | sed 's/^/{PREFIX}/'"
         run_inside(
             ["/bin/sh", "-c", command], seed=1, limit_s=seconds, on_line=said.append,
-            environment={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            environment={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GRADWIRE_CACHE": str(cache_folder())},
         )  # fmt: skip
-        if not answer.exists():
-            raise AssertionError(f"{function.__name__} failed inside: {' | '.join(said[-20:])}")
-        return pickle.loads(answer.read_bytes())
+        return [_task_result(Path(f"{answer}.{number}"), task, said) for number, (task, _) in enumerate(tasks)]
 
 
-def _inside_main(task: Path, answer: Path, *, private: bool) -> None:
-    set_up_private(private=private)
+def _task_result(answer: Path, task: Callable[..., Any], said: list[str]) -> TaskResult:
+    if not answer.exists():
+        return TaskResult(None, f"{task.__name__} failed inside: {' | '.join(said[-20:])}")
+    return TaskResult(pickle.loads(answer.read_bytes()))
+
+
+def _inside_main(task: Path, answer: Path) -> None:
+    set_up_private()
+    _run_task(*pickle.loads(task.read_bytes()), answer=answer)
+
+
+def _inside_virtual_main(listed: Path, answer: Path) -> None:
+    """Run each task in a process in private namespaces, where nothing of an earlier one is left."""
+    set_up_private(private=False)
+    for number, (module, name, arguments) in enumerate(pickle.loads(listed.read_bytes())):
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            continue
+        try:
+            if ctypes.CDLL(None).unshare(CLONE_NEWNS | CLONE_NEWNET) != 0:
+                raise OSError("unshare has failed")
+            set_up_private()
+            _run_task(module, name, arguments, {}, answer=Path(f"{answer}.{number}"))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+
+def _run_task(module: str, name: str, arguments: tuple[Any, ...], options: dict[str, Any], *, answer: Path) -> None:
     ctypes.CDLL(None).prctl(29, 1)  # PR_SET_TIMERSLACK: sleeps end when they should, not up to 50 us later
-    module, name, arguments, options = pickle.loads(task.read_bytes())
     result = getattr(importlib.import_module(module), name)(*arguments, **options)
     answer.write_bytes(pickle.dumps(result))
 
@@ -247,4 +303,4 @@ class Receiver:
 
 
 if __name__ == "__main__":
-    _inside_main(Path(sys.argv[1]), Path(sys.argv[2]), private="virtual" not in sys.argv)
+    (_inside_virtual_main if "virtual" in sys.argv else _inside_main)(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,5 +1,5 @@
 """Both kernel backends under virtual time, packet by packet: what a switch sends, and when, is what the model of a port
-makes of what comes to it."""
+makes of what comes to it. All tests of this module share one virtual machine (`runs`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 
 import emu_cases as cases
 import pytest
-from emu_cases import ECT0, MARK, NOT_ECT, in_virtual, needs, star
+from emu_cases import ECT0, MARK, NOT_ECT, Task, TaskResult, in_virtual_each, needs, star
 from port_model import PortModel
+from shared import computed_once
 
 from gradwire.emu.planning.kernel_features import KernelFeatures
 from gradwire.emu.planning.plan import Queues, TestbedPlan
@@ -27,6 +28,35 @@ pytestmark = needs("uml")
 
 STEP_NS = 256
 """Of the virtual clock."""
+BACKENDS = ("bpf", "red")
+Runs = dict[tuple[Any, ...], TaskResult]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What each task has returned, by its function, case and backend."""
+    tasks = planned_tasks()
+    results = computed_once(tmp_path_factory, __name__, lambda: in_virtual_each(list(tasks.values()), seconds=300))
+    return dict(zip(tasks, results, strict=True))
+
+
+def planned_tasks() -> dict[tuple[Any, ...], Task]:
+    """Return all that runs in the virtual machine."""
+    program = str(object_file())
+    tasks: dict[tuple[Any, ...], Task] = {}
+    for name in BACKENDS:
+        for rate in PORT_RATES:
+            mean_ns = 730 * 8e9 / rate / 1.3
+            tasks[traffic, rate, name] = traffic, (name, port_plan(name, rate), program, 3, 1500, round(mean_ns))
+        tasks[cable, name] = cable, (name, CABLES, program)
+        tasks[read_back, name] = read_back, (name, CHANGED, program)
+    tasks[lossy,] = lossy, (LOSSY, 2000)
+    for selective in (True, False):
+        tasks[kept, selective] = kept, (kept_plan(selective),)
+    for balancing in BALANCINGS:
+        tasks[ways, balancing] = ways, (ways_plan(balancing),)
+    tasks[probed,] = probed, ()
+    return tasks
 
 
 def read_frames(path: Path) -> Iterator[tuple[str, int, bytes, int]]:
@@ -71,17 +101,23 @@ def traffic(name: str, plan: TestbedPlan, program: str, seed: int, count: int, g
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bpf", "red"])
-@pytest.mark.parametrize("rate", [100_000_000, 5_000_000_000])
-def test_virtual_time_port_matches_the_port_model(name: str, rate: int) -> None:
+PORT_RATES = (100_000_000, 5_000_000_000)
+
+
+def port_plan(name: str, rate: int) -> TestbedPlan:
+    queues = Queues(8, 40_000 if name == "bpf" else 1_000_000, (12_000,) * 8, True)
+    return star(4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=queues)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("rate", PORT_RATES)
+def test_virtual_time_port_matches_the_port_model(name: str, rate: int, runs: Runs) -> None:
     """Three hosts send to one at random, at 1.3 times its link rate. Fates are equal; times agree within steps of the
     clock."""
-    buffer, thresholds = (40_000, (12_000,) * 8) if name == "bpf" else (1_000_000, (12_000,) * 8)
-    plan = star(4, rate=rate, latency_ps=3_000_000, clock="virtual", queues=Queues(8, buffer, thresholds, True))
-    mean_ns = 730 * 8e9 / rate / 1.3
-    got = in_virtual(traffic, name, plan, str(object_file()), 3, 1500, round(mean_ns))
+    got = runs[traffic, rate, name].get()
     assert got["missed"] == [] and got["check"] == []
-    model = PortModel(8e9 / rate, 8, buffer, thresholds, True)
+    queues = port_plan(name, rate).queues
+    model = PortModel(8e9 / rate, 8, queues.buffer, queues.thresholds, True)
     fates, sent = {}, {}
     for port, at, data, size in got["frames"]:
         number = struct.unpack_from(">I", data, 52)[0]
@@ -134,13 +170,15 @@ def cable(name: str, plan: TestbedPlan, program: str) -> list[int]:
     return took
 
 
-@pytest.mark.parametrize("name", ["bpf", "red"])
-def test_cable_delay_is_latency_plus_transmission_time(name: str) -> None:
+CABLE_NS = 2500
+CABLES = star(2, rate=1_000_000_000, latency_ps=CABLE_NS * 1000, clock="virtual")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_cable_delay_is_latency_plus_transmission_time(name: str, runs: Runs) -> None:
     """Two links take twice the latency and twice the transmission time (store and forward)."""
-    rate, latency_ns = 1_000_000_000, 2500
-    plan = star(2, rate=rate, latency_ps=latency_ns * 1000, clock="virtual")
-    for size, took in zip([60, 1000, 1458], in_virtual(cable, name, plan, str(object_file())), strict=True):
-        exact = 2 * (latency_ns + size * 8)
+    for size, took in zip([60, 1000, 1458], runs[cable, name].get(), strict=True):
+        exact = 2 * (CABLE_NS + size * 8)
         assert exact <= took <= exact + 8 * STEP_NS, (size, took - exact)
 
 
@@ -153,9 +191,11 @@ def lossy(plan: TestbedPlan, count: int) -> tuple[int, int]:
     return len(receiver.numbers), next(each.drops_loss for each in network.counts() if each.port == "s0->h1")
 
 
-def test_red_backend_drops_packets_at_the_link_loss_rate() -> None:
-    plan = star(2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False))
-    came, lost = in_virtual(lossy, plan, 2000)
+LOSSY = star(2, rate=100_000_000, loss={(2, 1): 0.1}, clock="virtual", queues=Queues(8, 10_000_000, None, False))
+
+
+def test_red_backend_drops_packets_at_the_link_loss_rate(runs: Runs) -> None:
+    came, lost = runs[lossy,].get()
     assert came + lost == 2000 and abs(lost - 200) < 5 * (2000 * 0.09) ** 0.5
 
 
@@ -169,11 +209,14 @@ def kept(plan: TestbedPlan) -> tuple[dict[tuple[int, int], int], Any]:
     return dict(receiver.counts), next(each for each in network.counts() if each.port == "s0->h1")
 
 
-@pytest.mark.parametrize("selective", [True, False])
-def test_red_backend_drops_unmarkable_packets_only_with_selective_drop(selective: bool) -> None:
+def kept_plan(selective: bool) -> TestbedPlan:
     rates = {(h, 2): 10_000_000_000 for h in range(2)} | {(2, h): 1_000_000 for h in range(2)}
-    plan = star(2, rate=rates, clock="virtual", queues=Queues(8, 40_000, (10_000,) * 8, selective))
-    came, port = in_virtual(kept, plan)
+    return star(2, rate=rates, clock="virtual", queues=Queues(8, 40_000, (10_000,) * 8, selective))
+
+
+@pytest.mark.parametrize("selective", [True, False])
+def test_red_backend_drops_unmarkable_packets_only_with_selective_drop(selective: bool, runs: Runs) -> None:
+    came, port = runs[kept, selective].get()
     model = PortModel(8, 8, 40_000, (10_000,) * 8, selective)
     fates = [model.arrive(0, 1000, 3, bool(number % 2)) for number in range(90)]
     wanted: dict[tuple[int, int], int] = defaultdict(int)
@@ -201,11 +244,17 @@ def ways(plan: TestbedPlan) -> list[int]:
     return [each.packets for each in network.counts() if each.port in ("s0->s1", "s0->s2")]
 
 
-@pytest.mark.parametrize("balancing", ["ecmp", "spray_round_robin", "spray_random"])
-def test_red_backend_balances_load_over_paths(balancing: str) -> None:
+BALANCINGS = ("ecmp", "spray_round_robin", "spray_random")
+
+
+def ways_plan(balancing: str) -> TestbedPlan:
     cables = [(0, 2), (2, 3), (2, 4), (3, 5), (4, 5), (5, 1)]
-    plan = cases.make_plan(2, 4, cables, rate=100_000_000, balancing=balancing, clock="virtual")
-    counts = in_virtual(ways, plan)
+    return cases.make_plan(2, 4, cables, rate=100_000_000, balancing=balancing, clock="virtual")
+
+
+@pytest.mark.parametrize("balancing", BALANCINGS)
+def test_red_backend_balances_load_over_paths(balancing: str, runs: Runs) -> None:
+    counts = runs[ways, balancing].get()
     assert sum(counts) == 200
     if balancing == "ecmp":
         assert 0 in counts
@@ -242,10 +291,12 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", ["bpf", "red"])
-def test_verify_detects_manual_changes_of_cables_and_red(name: str) -> None:
-    plan = star(2, latency_ps=5_000_000, clock="virtual", queues=Queues(8, 64_000, (5000,) * 8, True))
-    found = in_virtual(read_back, name, plan, str(object_file()))
+CHANGED = star(2, latency_ps=5_000_000, clock="virtual", queues=Queues(8, 64_000, (5000,) * 8, True))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_verify_detects_manual_changes_of_cables_and_red(name: str, runs: Runs) -> None:
+    found = runs[read_back, name].get()
     assert found.pop("nothing") == ""
     assert "cable of" in found["latency"] and "cable of" in found["no netem"]
     assert ("red in the kernel has" in found["red"]) if name == "red" else found["red"]
@@ -256,8 +307,8 @@ def probed() -> KernelFeatures:
     return probe(rates=False)
 
 
-def test_declared_virtual_kernel_features_match_a_probe() -> None:
-    found, said = in_virtual(probed), virtual_kernel()
+def test_declared_virtual_kernel_features_match_a_probe(runs: Runs) -> None:
+    found, said = runs[probed,].get(), virtual_kernel()
     for table in ("qdiscs", "classifiers", "actions"):
         assert {k for k, v in getattr(found, table).items() if not v} - {"bpf"} == {
             k for k, v in getattr(said, table).items() if not v
