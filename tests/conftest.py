@@ -9,6 +9,7 @@ import signal
 from collections.abc import Generator
 from pathlib import Path
 
+import engines
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
@@ -47,6 +48,10 @@ are marked `virtual` or `beside`."""
 TESTS = Path(__file__).resolve().parent
 WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/scenarios/test_components.py")]
 """Where tests marked `wall` lie: `-m wall` looks for them there alone, and does not import all the others."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    engines.install()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
