@@ -92,6 +92,17 @@ def _fabrics() -> Entries:
     return [(name, fabric.title) for name, fabric in FABRICS.items()]
 
 
+def _presets() -> Entries:
+    from gradwire.studies.busbw.presets import list_presets, load_preset
+
+    entries = []
+    for name in list_presets():
+        preset = load_preset(name)
+        policies = ", ".join(policy.name for policy in preset.policy)
+        entries.append((name, f"{preset.description}; policies: {policies}"))
+    return entries
+
+
 KINDS: Mapping[str, Callable[[], Entries]] = {
     "scenarios": _scenarios,
     "sweeps": _sweeps,
@@ -99,6 +110,7 @@ KINDS: Mapping[str, Callable[[], Entries]] = {
     "models": _models,
     "gpus": _gpus,
     "fabrics": _fabrics,
+    "presets": _presets,
     "transports": _of("transport"),
     "balancers": _of("load_balancing"),
     "queues": _of("queue"),

@@ -36,7 +36,6 @@ from gradwire.cli.commands.testbed import cmd_emulate, cmd_probe
 from gradwire.cli.commands.timeline import cmd_tensors, cmd_timeline
 from gradwire.cli.commands.trace import app as trace_app
 from gradwire.cli.commands.train import cmd_predictor, cmd_train
-from gradwire.cli.list_names import list_app
 from gradwire.cli.terminal import robust_streams
 from gradwire.scenarios.version import VERSION
 
@@ -86,7 +85,6 @@ for command, example in COMMANDS:
     app.command(example.partition(" ")[0], epilog=f"Example: gradwire {example}")(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
-app.add_typer(list_app, name="list")
 app.add_typer(trace_app, name="trace")
 
 
