@@ -10,7 +10,7 @@ from gradwire.analysis.report.charts import Axis, Lines, Series
 from gradwire.studies.htsim.comparison import CLOSE, RowResult, summary
 
 TITLE = "Ultra Ethernet: experiments of htsim"
-HEAD = ["experiment", "htsim (us)", "gradwire (us)", "difference"]
+HEAD = ["experiment", "file", "htsim (us)", "gradwire (us)", "difference"]
 
 
 def result_grid(results: Sequence[RowResult]) -> Grid:
@@ -18,11 +18,12 @@ def result_grid(results: Sequence[RowResult]) -> Grid:
     rows = []
     for each in sorted(results, key=lambda each: bool(each.problem)):
         published = f"{each.again_us or each.htsim_last_us:,.1f}"
+        file = each.source.rpartition(".")[0].removeprefix("validate_")
         if each.problem:
-            rows.append([each.title, published, "-", each.problem.splitlines()[-1].strip()])
+            rows.append([each.title, file, published, "-", each.problem.splitlines()[-1].strip()])
             continue
         spread = f" ({each.spread_us[0]:,.1f} to {each.spread_us[-1]:,.1f})" if len(each.spread_us) > 1 else ""
-        rows.append([each.title, published, f"{each.last_us:,.1f}{spread}", f"{each.difference:+.1%}"])
+        rows.append([each.title, file, published, f"{each.last_us:,.1f}{spread}", f"{each.difference:+.1%}"])
     return Grid("Last completion", HEAD, rows)
 
 

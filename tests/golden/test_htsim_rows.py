@@ -191,5 +191,5 @@ def test_experiments_are_found_once_and_by_their_words(checkout):
 def test_rows_that_cannot_be_set_are_named(checkout, tmp_path):
     printed(checkout, row("reuse", "one.cm -conn_reuse", 17.0))
     results = compare_rows(checkout, tmp_path / "out")
-    assert result_grid(results).rows == [["reuse", "17.0", "-", "-conn_reuse is not translated"]]
+    assert result_grid(results).rows == [["reuse", "uec", "17.0", "-", "-conn_reuse is not translated"]]
     assert summary(results) == "0 of 0 experiments end within 5% of htsim; 1 cannot be set"
