@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradwire.cli.clusters.study import reproduce_clusters
 from gradwire.cli.options import Device, Json, complete_from
 from gradwire.cli.terminal import for_people, progress
 
@@ -25,8 +26,9 @@ def cmd_reproduce(
         typer.Argument(
             help="One or several of: dlcp, mlt; regimes: where bounded loss pays off; schedulers; lee: overlapped "
             "averaging; tolerance: effect of lost gradients on accuracy; reducers; mp2, mipd, slimdp: systems compared "
-            "with dense training and reducers; loop: accuracy over time on a fabric, by transport; or uec: the "
-            "experiments of htsim's Ultra Ethernet simulator (--htsim).",
+            "with dense training and reducers; loop: accuracy over time on a fabric, by transport. Or alone: clusters, "
+            "measured bus bandwidths beside the model of gradwire collective; uec, the experiments of htsim's Ultra "
+            "Ethernet simulator (--htsim).",
             autocompletion=complete_from("gradwire.studies.reproduce", "SETS"),
         ),
     ],
@@ -63,6 +65,10 @@ def cmd_reproduce(
     only_list: Annotated[
         bool, typer.Option("--list", help="Only list the runs, those that are done, and the time for the rest.")
     ] = False,
+    measurements: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For clusters: measured times as CSV; those with gradwire if absent."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Test published claims: the claim, the measurement, and the verdict. An interrupted command can be resumed. A
@@ -71,6 +77,13 @@ def cmd_reproduce(
     from gradwire.studies.parallel.process_pool import cores
     from gradwire.studies.reproduce.runner import Reproduction
 
+    if "clusters" in sets:
+        if len(sets) > 1 or claim or full or only_list or world != "sim":
+            raise ScenarioError("goes with --measurements, --out and --json only", "reproduce clusters", "nothing else")
+        reproduce_clusters(measurements, out or Path("results") / "reproduce-clusters", as_json)
+        return
+    if measurements is not None:
+        raise ScenarioError("is for clusters", f"--measurements {measurements}", "gradwire reproduce clusters")
     if world not in ("sim", "emu"):
         raise ScenarioError(f'"{world}" is no world', "--world", "sim, or emu")
     if "uec" in sets:
