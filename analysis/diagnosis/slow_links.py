@@ -21,7 +21,7 @@ NAMED_MATCH, NAMED_STRENGTH = 0.2, 2.0
 """Smallest match of the best hop, and its strength in standard errors, to name it in a group that is slow."""
 ALONE_LOSS = 0.5
 """Part of such a group's transfers that counts as lost, since nothing shows how fast they would be; our choice."""
-ALONE_MATCH, ALONE_STRENGTH, ALONE_MEMBERS = 0.35, 5.0, 16
+ALONE_MATCH, ALONE_STRENGTH, ALONE_MEMBERS = 0.2, 5.0, 16
 """The same for a group whose transfers cannot be compared, and the number of members that it needs; our choice: in
 healthy jobs the best match of 64 members stays below 0.15."""
 

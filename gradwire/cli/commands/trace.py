@@ -117,7 +117,7 @@ def cmd_import(
     force: ReplaceTrace = False,
     as_json: Json = False,
 ) -> None:
-    """Convert a PyTorch profile, a PipeDream graph, a SimAI workload, a Chakra trace or a CSV into a trace.
+    """Convert a PyTorch profile, PipeDream graph, SimAI workload, Chakra trace, GOAL schedule or CSV into a trace.
 
     Unsupported, skipped (not gradients) and implausible entries are counted and listed.
     """

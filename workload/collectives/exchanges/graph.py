@@ -1,5 +1,5 @@
 """The table `graph` declares an exchange that plays the ranks' operation graphs as they are; `graph_steps` builds its
-messages. The graphs come from Chakra files of all ranks of a job.
+messages. The graphs come from Chakra files of all ranks of a job, or from a GOAL schedule.
 
 Every worker has a rank's graph: compute nodes, collectives among process groups, sends and receives, and their
 dependencies. Tensor, pipeline, expert and data parallelism are whatever the graphs do; they need not be declared.
@@ -12,7 +12,8 @@ message is buffered (our choice), and a receive when the message has arrived. An
 nodes are.
 
 All-reduces, reduce-scatters and all-gathers use `algorithm`, all-to-alls send everything at once, broadcasts go down a
-binomial tree from the first member (our choice), barriers are all-reduces of four bytes. On an idle network, where a
+binomial tree from their root and reductions up to it (our choice), gathers and scatters go to or from it at once,
+barriers are all-reduces of four bytes. On an idle network, where a
 message of m bytes takes a + m b, a receive is over a + m b after its send, and collectives of S bytes among g ranks
 take the times of `gradwire.workload.collectives.common.model_parallel`.
 """
