@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gradwire.analysis.diagnosis.call_times import CallClass, CallTimes, TimedCall
 from gradwire.analysis.diagnosis.findings import FLAPPING, Finding
 from gradwire.analysis.diagnosis.ring_hops import ring_hops, stalled_members
+from gradwire.analysis.diagnosis.slow_links import common_rank
 from gradwire.scenarios.arrays import Flags, Ints
 from gradwire.scenarios.lazily import np
 
@@ -117,6 +118,13 @@ def flapping_link(times: CallTimes) -> tuple[Finding | None, list[Stall]]:
         f"{len(events)} interruptions of up to {longest:,.0f} ms; {count} in collectives of group {title}",
         f"at other times the same collectives take {_usual_ms(times, chosen[0]):,.1f} ms",
     ]
+    frequent = [
+        number for number, often in Counter(stall.call.group for stall in events).items() if often >= MIN_STALLS
+    ]
+    if not matched and (rank := common_rank(times, frequent)) is not None:
+        evidence.append(f"rank {rank} is the only one in all interrupted groups")
+        what = f"a link of rank {rank} comes and goes: {len(events)} interruptions of up to {longest:,.0f} ms"
+        return Finding(FLAPPING, (rank,), "link", title, share, what, evidence), found
     if not matched:
         what = f"a link of group {title} comes and goes: {len(events)} interruptions of up to {longest:,.0f} ms"
         return Finding(FLAPPING, (), "path", title, share, what + "; no hop stands out", evidence), found

@@ -26,6 +26,11 @@ ALONE_MATCH, ALONE_STRENGTH, ALONE_MEMBERS = 0.2, 5.0, 16
 healthy jobs the best match of 64 members stays below 0.15."""
 
 
+LAG, LAG_REPEATS, LAG_SHARE, LAG_BYTES = 0.3, 0.6, 0.025, 1 << 20
+"""A rank lags if it takes this part of the transfer time longer than all others, in this part of the calls of at least
+so many bytes, and costs this part of the time; our choice."""
+
+
 class SlowGroup(NamedTuple):
     """A group, the ratio of its transfer times to the reference, the lost ns, and the source of the reference."""
 
@@ -86,7 +91,7 @@ def slow_link(times: CallTimes, calls: Sequence[TimedCall], expected_ns: Mapping
     """Return the slow link that costs most; without its ends if no hop stands out. None if no group is slow."""
     groups = slow_groups(times, expected_ns)
     if not groups:
-        return _by_order_alone(times, calls)
+        return _by_order_alone(times, calls) or lagging_rank(times, calls)
     worst = groups[0]
     title = times.log.groups[worst.group].title
     ratio = f"{worst.ratio:.1f} times as long as {worst.reference}"
@@ -97,10 +102,42 @@ def slow_link(times: CallTimes, calls: Sequence[TimedCall], expected_ns: Mapping
     share = worst.lost_ns / times.span_ns
     hop = locate(times, calls, worst.group)
     if hop is None or not hop.is_clear(NAMED_MATCH, NAMED_STRENGTH):
+        if (rank := common_rank(times, [entry.group for entry in groups])) is not None:
+            evidence.append(f"rank {rank} is the only one in all slow groups")
+            what = f"a link of rank {rank} is slow: group {title} takes {ratio}"
+            return Finding(SLOW_LINK, (rank,), "link", title, share, what, evidence)
         what = f"a link of group {title} is slow: its collectives take {ratio}; no hop of its rings stands out"
         return Finding(SLOW_LINK, (), "path", title, share, what, evidence)
     what = f"the link from rank {hop.sender} to rank {hop.receiver} is slow: group {title} takes {ratio}"
     return Finding(SLOW_LINK, (hop.sender, hop.receiver), "link", title, share, what, [*evidence, _order_text(hop)])
+
+
+def common_rank(times: CallTimes, groups: Sequence[int]) -> int | None:
+    """Return the only rank that several groups between hosts share; None if there is none, or are more."""
+    members = [set(times.log.groups[group].members) for group in groups]
+    shared = set.intersection(*members) if len(members) > 1 else set()
+    return next(iter(shared)) if len(shared) == 1 else None
+
+
+def lagging_rank(times: CallTimes, calls: Sequence[TimedCall]) -> Finding | None:
+    """Return the rank that alone finishes late in most large calls between hosts: so its own link is slow. A rank that
+    had only begun early would have to compute faster than all others."""
+    longest, lost = np.zeros(times.log.world_size, dtype=np.int64), np.zeros(times.log.world_size)
+    counts = np.zeros(times.log.world_size, dtype=np.int64)
+    for call in calls:
+        if call.kind.crosses_hosts and call.kind.nbytes >= LAG_BYTES and len(call.ranks) > 3:
+            counts[call.ranks] += 1
+            second, last = np.argsort(call.durations)[-2:].tolist()
+            gap = call.durations[last] - call.durations[second]
+            if gap > LAG * call.transfer:
+                longest[call.ranks[last]] += 1
+                lost[call.ranks[last]] += gap
+    rank = int(np.argmax(lost))
+    share = float(lost[rank]) / times.span_ns
+    if longest[rank] < max(LAG_REPEATS * counts[rank], 3) or share < LAG_SHARE:
+        return None
+    what = f"a link of rank {rank} is slow: it alone is late in {longest[rank]} of {counts[rank]} large collectives"
+    return Finding(SLOW_LINK, (rank,), "link", "", share, what, ())
 
 
 def _by_order_alone(times: CallTimes, calls: Sequence[TimedCall]) -> Finding | None:

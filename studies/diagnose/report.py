@@ -12,6 +12,7 @@ import numpy as np
 from gradwire.analysis.diagnosis.call_times import CallClass, CallTimes, call_times
 from gradwire.analysis.diagnosis.diagnosis import Diagnosis, diagnose_log
 from gradwire.analysis.diagnosis.findings import SLOW_LINK, TITLES
+from gradwire.analysis.diagnosis.slow_links import MIN_EXPECTED_RATIO
 from gradwire.scenarios.errors import GradwireError
 from gradwire.studies.diagnose.simulated_calls import SIMULATED, DiagnosisNetwork, built_in_network, simulated_ns
 from gradwire.traces.collective_logs.loading import LoadedLogs, load_logs
@@ -146,12 +147,18 @@ def diagnose(
         for kind in simulable(times)[:MAX_SIMULATED]:
             show(0.7, f"simulate {kind.title}")
             expected[kind] = simulated_ns(kind, hosts_in(times, kind), chosen)
-    diagnosis = diagnose_log(logs.log, expected if trusted and network is not None else None)
+    is_trusted = trusted and network is not None
+    rows = classes_of(times, expected)
+    worst = max((row.median_ns / row.simulated_ns for row in rows if row.simulated_ns), default=0.0)
+    if worst > MIN_EXPECTED_RATIO and not is_trusted:
+        what = f"transfers take up to {worst:.1f} times as long as simulated on {chosen.title}"
+        notes.append(f"{what}; give the rate of the job's NICs with --nic, or a network with --on, to have that judged")
+    diagnosis = diagnose_log(logs.log, expected if is_trusted else None)
     policies: list[PolicyTime] = []
     if simulated and expected:
         policies = _policies(diagnosis, next(iter(expected)), chosen, show, notes)
     show(1.0, "done")
-    return DiagnosisReport(logs, diagnosis, classes_of(times, expected), policies, chosen.title, notes)
+    return DiagnosisReport(logs, diagnosis, rows, policies, chosen.title, notes)
 
 
 def simulable(times: CallTimes) -> list[CallClass]:

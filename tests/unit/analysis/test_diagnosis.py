@@ -74,6 +74,37 @@ def test_a_group_slower_than_its_siblings_has_a_slow_link() -> None:
     assert (finding.kind, finding.ranks, finding.why, finding.group) == ("slow_link", (), "path", "g2")
 
 
+def test_the_only_rank_of_all_slow_groups_is_named() -> None:
+    """Rank 8 is on the second host; groups (0, 8) and (8, 16) are slow, others of two hosts are not."""
+    groups = [(0, 8), (8, 16), (1, 9), (9, 17), (2, 10), (10, 18)]
+    calls = []
+    for _ in range(10):
+        for number, members in enumerate(groups):
+            calls.append((number, "all_reduce", 10**7, dict.fromkeys(members, 40.0 if 8 in members else 10.0)))
+    (finding,) = diagnose_log(log_of(calls, groups)).findings
+    assert (finding.kind, finding.ranks, finding.why) == ("slow_link", (8,), "link")
+
+
+def test_a_rank_that_alone_finishes_late_has_a_slow_link() -> None:
+    members = tuple(range(0, 64, 8))
+    calls = [(0, "all_reduce", 10**7, {rank: 90.0 if rank == 40 else 30.0 for rank in members})] * 8
+    (finding,) = diagnose_log(log_of(calls, [members])).findings
+    assert finding.kind == "slow_link" and 40 in finding.ranks
+    usual = [(0, "all_reduce", 10**7, {rank: 30.0 + rank / 64 for rank in members})] * 8
+    assert diagnose_log(log_of(usual, [members])).verdict == "healthy"
+
+
+def test_the_only_rank_of_all_interrupted_groups_is_named() -> None:
+    groups = [(0, 8), (8, 16), (1, 9), (9, 17)]
+    calls = []
+    for turn in range(20):
+        for number, members in enumerate(groups):
+            slow = 8 in members and turn in (5, 9, 14)
+            calls.append((number, "all_reduce", 10**7, dict.fromkeys(members, 400.0 if slow else 10.0)))
+    finding = diagnose_log(log_of(calls, groups)).findings[0]
+    assert (finding.kind, finding.ranks) == ("flapping_link", (8,))
+
+
 def test_simulated_times_reveal_a_slow_job_without_siblings() -> None:
     members = tuple(range(0, 32, 8))
     log = log_of([(0, "all_reduce", 10**7, dict.fromkeys(members, 300.0))] * 5, [members])
