@@ -75,7 +75,7 @@ def _figure_of(data: PlotData) -> Figure:
             axes.set_title(f"{data.axis(plot.panels).title} = {title}")
         per_row = min(len(panels), PER_ROW[plot.columns])
         if plot.kind in MAPS:
-            _draw_map(axes, chart, charts, plot.columns, (number + 1) % per_row == 0 or number + 1 == len(panels))
+            _draw_map(axes, chart, charts, plot, (number + 1) % per_row == 0 or number + 1 == len(panels))
         else:
             _draw_lines(axes, chart, data)
         if number % per_row:
@@ -132,9 +132,11 @@ def _set_axis(axes: Axes, which: str, axis: Axis, kind: str) -> None:
             at.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
 
 
-def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], columns: int, has_scale: bool) -> None:
-    """Plot a map, with the values written into its cells if they fit; `charts`, all panels, have one scale, which is
-    drawn beside the last panel of a row (`has_scale`)."""
+def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], plot: Plot, has_scale: bool) -> None:
+    """Plot a map, with the values written into its cells if they fit.
+
+    charts : all panels, which have one scale. has_scale : draw it beside this one, the last of a row.
+    """
     values = np.concatenate([np.array(each.values, dtype=np.float64).ravel() for each in charts])
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
@@ -145,15 +147,16 @@ def _draw_map(axes: Axes, chart: Heat, charts: Sequence[Heat], columns: int, has
         texts = [text for _, text in axis.ticks]
         step = -(-len(texts) // (2 * MOST_TICKS))
         getattr(axes, f"set_{which}ticks")(range(0, len(texts), step), texts[::step])
-        if which == "x" and sum(len(text) + 2 for text in texts[::step]) > CHARACTERS[columns]:
+        if which == "x" and sum(len(text) + 2 for text in texts[::step]) > CHARACTERS[plot.columns]:
             axes.tick_params(axis="x", rotation=40)
         getattr(axes, f"set_{which}label")(axis.label)
     for (row, column), value in np.ndenumerate(grid) if grid.size <= MOST_CELLS else ():
         if np.isfinite(value):
             ink = "white" if value < (low + high) / 2 else "black"
-            axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=6)
+            words = str(round(value)) if plot.kind == "gain" else f"{value:.3g}"
+            axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=6)
     if has_scale:
-        axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(chart.unit, 36)), pad=0.02, aspect=28, fraction=0.06)
+        axes.figure.colorbar(drawn, ax=axes, label="\n".join(wrap(chart.unit, 30)), pad=0.02, aspect=28, fraction=0.06)
 
 
 def _canvas(plot: Plot, panels: int) -> tuple[Figure, list[Axes]]:
