@@ -35,6 +35,7 @@ from gradwire.topology.cables import LinkSpec
 from gradwire.topology.kinds.graph import read_graph
 from gradwire.topology.kinds.hpcc import read_hpcc
 from gradwire.topology.kinds.htsim import read_htsim
+from gradwire.topology.nccl_topology import read_nccl_topology
 from gradwire.traces.collective_logs import flight_recorder, inspector
 from gradwire.traces.collective_logs.example_job import Fault, JobShape, example_job
 from gradwire.traces.collective_logs.loading import load_logs
@@ -59,7 +60,7 @@ SCENARIOS = (
     "rails",
     "accelerators",
 )
-TEXTS_OF_SCENARIOS = ("hpcc", "htsim", "flows", "matrix", "sizes", "graph", "scenario", "sweep")
+TEXTS_OF_SCENARIOS = ("hpcc", "htsim", "nccl", "flows", "matrix", "sizes", "graph", "scenario", "sweep")
 LOGS = ("recorder", "inspector", "profiles")
 """Logs of running jobs, of one rank each."""
 PATIENCE_S = 20
@@ -143,6 +144,11 @@ def good() -> dict[str, list[tuple[str, bytes]]]:
         ("simai", b"7 2 2 1 8 H100\n4 5 6\n0 4 2Tbps 25ns 0\n1 4 2Tbps 25ns 0\n2 5 2Tbps 25ns 0\n3 5 2Tbps 25ns 0\n"
          b"0 6 4Gbps 1us 0\n1 6 4Gbps 1us 0\n2 6 4Gbps 1us 0\n3 6 4Gbps 1us 0\n")
     )  # fmt: skip
+    gpu = '<pci busid="{0}" class="0x030200" link_speed="16 GT/s" link_width="16">\n'
+    gpu += '<gpu dev="{0}" sm="80">\n<nvlink target="x" count="12"/></gpu>\n</pci>\n'
+    nic = '<nic>\n<net name="m{0}" speed="200000"/>\n</nic>\n'
+    cpus = "".join(f'<cpu numaid="{n}">\n{gpu.format(n)}{nic.format(n)}</cpu>\n' for n in range(2))
+    found["nccl"].append(("topo.xml", f'<system version="1">\n{cpus}</system>\n'.encode()))
     found["htsim"].append(
         ("tree.topo", b"Nodes 8\nTiers 2\nPodsize 8\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 4\nRadix_Up 2\n"
          b"Oversubscribed 2\nTier 1\nDownlink_speed_Gbps 100\nRadix_Down 2\nSwitch_Latency_ns 5\n")
@@ -245,6 +251,7 @@ WAYS: dict[str, tuple[Callable[[bytes, Random], bytes], ...]] = {
     "sizes": (by_lines, by_bytes, by_numbers),
     "graph": (by_lines, by_bytes, by_numbers),
     "htsim": (by_lines, by_bytes, by_numbers),
+    "nccl": (by_lines, by_bytes, by_numbers),
     "recorder": (by_bytes, by_bytes, by_numbers),
     "inspector": (by_lines, by_bytes, by_numbers),
     "profiles": (by_json, by_json, by_bytes, by_numbers),
@@ -334,6 +341,9 @@ def _read_file(place: Path, kind: str, name: str, data: bytes, rng: Random) -> N
     path.write_bytes(data)
     if kind == "hpcc":
         read_hpcc(path)
+    elif kind == "nccl":
+        host = read_nccl_topology(path)
+        assert all(host.nearest_nics(gpu) or not host.nics for gpu in host.gpus) and host.tables()
     elif kind == "htsim":
         read_htsim(path)
     elif kind in LOGS:

@@ -82,12 +82,12 @@ def read_htsim(path: str | Path, *, overrides: Iterable[Override] = ()) -> Netwo
         With all errors, each with its line: unknown or repeated settings, missing ones, and numbers that do not agree.
     """
     path = Path(path)
-    reader = _Reader(path)
+    reader = _TopoReader(path)
     reader.read()
     return reader.network(overrides)
 
 
-class _Reader:
+class _TopoReader:
     """A parser of one file; `tiers` holds the settings of each tier by name."""
 
     def __init__(self, path: Path) -> None:

@@ -43,7 +43,7 @@ _PUT, _GET = {0x71: "<B", 0x72: "<I"}, {0x68: "<B", 0x6A: "<I"}
 
 def load_plain(data: bytes, where: str) -> Any:
     """Return the data of a pickle; TraceError if it is damaged or holds anything but plain data."""
-    reader = _Reader(data, where)
+    reader = _PickleReader(data, where)
     try:
         return reader.run()
     except (IndexError, struct.error, KeyError):
@@ -52,7 +52,7 @@ def load_plain(data: bytes, where: str) -> Any:
         raise TraceError(f"its pickle is damaged at byte {reader.at} ({error})", where, "a whole dump") from None
 
 
-class _Reader:
+class _PickleReader:
     """One pass over the operations, with a stack and a memo as pickle has them."""
 
     def __init__(self, data: bytes, where: str) -> None:

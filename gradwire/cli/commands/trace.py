@@ -180,6 +180,38 @@ def cmd_export(
         typer.echo(f"written: {file}")
 
 
+@app.command("host", epilog="Example: gradwire trace host nccl-topo.xml")
+@for_people
+def cmd_host(
+    file: Annotated[Path, typer.Argument(help="NCCL's topology of a host, as NCCL_TOPO_DUMP_FILE writes it.")],
+    as_json: Json = False,
+) -> None:
+    """Describe the host of an NCCL topology file: accelerators, NICs near them, and the tables of a scenario."""
+    from gradwire.topology.nccl_topology import read_nccl_topology
+
+    host = read_nccl_topology(file)
+    tables = host.tables()
+    if as_json:
+        devices = {"gpus": [gpu.__dict__ for gpu in host.gpus], "nics": [nic.__dict__ for nic in host.nics]}
+        typer.echo(json.dumps(devices | {"tables": tables, "skipped": dict(host.skipped)}))
+        return
+    for gpu in host.gpus:
+        nvlink = f", NVLink {gpu.nvlink_bps / 1e9:,.0f} Gbit/s" if gpu.nvlink_bps else ""
+        pci = f", PCI {gpu.pci_bps / 1e9:,.0f} Gbit/s" if gpu.pci_bps else ""
+        near = ", ".join(nic.name for nic in host.nearest_nics(gpu)) or "none"
+        typer.echo(f"{gpu.name}: CPU node {gpu.numa or '?'}{pci}{nvlink}; nearest NICs: {near}")
+    for nic in host.nics:
+        rate = f", {nic.net_bps / 1e9:,.0f} Gbit/s" if nic.net_bps else ""
+        typer.echo(f"{nic.name}: NIC at CPU node {nic.numa or '?'}{rate}")
+    for what, count in host.skipped.items():
+        typer.echo(f"skipped: {count} x {what}")
+    typer.echo("")
+    for name, table in tables.items():
+        typer.echo(f"[{name}]")
+        for key, value in table.items():
+            typer.echo(f"{key} = {json.dumps(value)}")
+
+
 @app.command("example-dumps", epilog="Example: gradwire trace example-dumps --fault straggler --out dumps")
 @for_people
 def cmd_example_dumps(

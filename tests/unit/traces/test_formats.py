@@ -28,6 +28,7 @@ GOOD: dict[str, bytes] = {
     "simai": SIMAI.encode(),
     "csv": CSV.encode(),
     "chakra": (SAMPLES / "foreign.0.et").read_bytes(),
+    "goal": b"num_ranks 2\nrank 0 {\na: calc 7000\nb: send 4000b to 1\nb requires a\n}\nrank 1 {\nrecv 4000b from 0\n}\n",
 }
 
 

@@ -15,7 +15,7 @@ from gradwire.scenarios.lazily import np
 from gradwire.traces.formats.base import ReadOptions
 from gradwire.traces.formats.chakra_graphs.graph import ChakraGraph
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.goal_schedules.operations import CALC, MAX_RANKS, RECV, SEND, Operation, RankSchedule
+from gradwire.traces.formats.goal_schedules.operations import CALC, MAX_RANKS, RECV, SEND, GoalOperation, RankSchedule
 from gradwire.traces.formats.source import open_source
 from gradwire.traces.storage.memory_limits import refuse_beyond
 
@@ -76,7 +76,7 @@ def _rank(data: bytes, where: str, draft: Draft) -> ChakraGraph:
             raise TraceError(f"operation {number} has kind {kind}", where, "1 (send), 2 (recv) or 3 (calc)")
         draft.understood[KINDS[kind]] += 1
         draft.skipped["numbers of NICs"] += nic > 0
-        schedule.add(Operation(KINDS[kind], f"operation {number}", size, peer, tag, cpu > 0))
+        schedule.add(GoalOperation(KINDS[kind], f"operation {number}", size, peer, tag, cpu > 0))
     for number, node in enumerate(nodes.tolist()):
         after, first_after, with_start, first_with_start = node[7:]
         for lists, length, begin in (

@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 53
 STARTED = "irequires, read as: what the other operation waits for"
 
 
-class Operation(NamedTuple):
+class GoalOperation(NamedTuple):
     """An operation: kind, name, bytes or nanoseconds, peer and tag of a transfer, and whether the CPU computes it."""
 
     kind: str
@@ -32,11 +32,11 @@ class RankSchedule:
     start."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[GoalOperation] = []
         self.after: list[list[int]] = []
         self.with_start: list[list[int]] = []
 
-    def add(self, operation: Operation) -> int:
+    def add(self, operation: GoalOperation) -> int:
         """Add an operation and return its number."""
         self.operations.append(operation)
         self.after.append([])
@@ -46,7 +46,7 @@ class RankSchedule:
     def graph(self, where: str, notes: Counter[str]) -> ChakraGraph:
         """Return the graph; TraceError for sizes out of range, and for operations that wait to start in a circle."""
         if not self.operations:  # a rank of the job, all the same
-            self.add(Operation(CALC, "nothing", 0))
+            self.add(GoalOperation(CALC, "nothing", 0))
             notes["ranks without operations"] += 1
         graph = ChakraGraph()
         graph.names = []

@@ -9,7 +9,7 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.base import ReadOptions
 from gradwire.traces.formats.chakra_graphs.graph import ChakraGraph
 from gradwire.traces.formats.draft import Draft
-from gradwire.traces.formats.goal_schedules.operations import CALC, MAX_RANKS, RECV, SEND, Operation, RankSchedule
+from gradwire.traces.formats.goal_schedules.operations import CALC, MAX_RANKS, RECV, SEND, GoalOperation, RankSchedule
 from gradwire.traces.formats.source import open_source
 
 _NUMBER = r"(\d{1,18})"
@@ -87,12 +87,12 @@ def _add(text: str, schedule: RankSchedule, labels: dict[str, int], where: str, 
         if (transfer[3] == "to") != (kind == SEND):
             raise TraceError(f"{rest[:60]!r}", where, "send to, or recv from")
         values = {key: int(value) for key, value in _OPTION.findall(transfer[5])}
-        operation = Operation(
+        operation = GoalOperation(
             kind, name, int(transfer[2]), int(transfer[4]), values.get("tag", 0), values.get("cpu", 0) > 0
         )
     elif calc := _CALC.fullmatch(rest):
         values = {key: int(value) for key, value in _OPTION.findall(calc[2])}
-        operation = Operation(CALC, name, int(calc[1]), on_cpu=values.get("cpu", 0) > 0)
+        operation = GoalOperation(CALC, name, int(calc[1]), on_cpu=values.get("cpu", 0) > 0)
     else:
         raise TraceError(f"{text[:60]!r}", where, _EXPECTED)
     draft.skipped["numbers of NICs"] += values.get("nic", 0) > 0
