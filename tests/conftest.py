@@ -51,6 +51,8 @@ WALL_PLACES = [TESTS / each for each in ("testbed", "unit/emu", "unit/scenarios/
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-profile") == "quick":
+        os.environ.setdefault(engines.MODE, "few")
     engines.install()
 
 
