@@ -133,6 +133,8 @@ def _remarks(wire: Wire, hosts: int) -> tuple[str, ...]:
     words = [
         f"Between hosts: {count_text(wire.simulations)} packet simulations of flows of 2^n bytes; others interpolated."
     ]
+    if wire.tree_rails < wire.rails and "double_tree" in wire.extrapolated_from:
+        words.append(f"Trees on one of {wire.rails} rails, which share no cable.")
     for name, size in wire.extrapolated_from.items():
         words.append(f"Flows of {name.replace('_', ' ')} above {format_size(size)}: steady state extrapolated.")
     return tuple(words)

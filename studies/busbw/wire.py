@@ -27,8 +27,8 @@ PACKET_BUDGET = 1 << 21
 """Most data packets of one simulation."""
 TREE_CHUNKS = 8
 """Chunks that a short message has on an edge of a tree."""
-LEAST_TREE_CHUNKS, MOST_TREE_CHUNKS = 16, 128
-"""Simulated chunks of a tree; the first quarter fills the pipeline."""
+WARM_CHUNKS, MEASURED_CHUNKS = 32, 96
+"""Chunks of a tree after which its pipeline is full, and all that are simulated."""
 LEAST_POWER, MOST_POWER = 6, 26
 """Smallest and largest size of a flow that is simulated, as powers of two: 64 bytes and 64 MiB."""
 
@@ -85,19 +85,23 @@ class PacketWire:
         if (name, power) not in self._times:
             nbytes = 1 << power
             if name == "double_tree":
-                chunk = {"kind": "tree_chunks", "name": name, "rails": self.rails, "size": f"{nbytes // TREE_CHUNKS}B"}
-                warm_up, whole = self._tree_counts()
-                few, many = (self._end({**chunk, "chunks": count}) for count in (warm_up, whole))
-                self._times[name, power] = (many - few) * TREE_CHUNKS / (whole - warm_up)
+                chunk = {
+                    "kind": "tree_chunks",
+                    "name": name,
+                    "size": f"{nbytes // TREE_CHUNKS}B",
+                    "rails": self.tree_rails,
+                }
+                few, many = (self._end({**chunk, "chunks": count}) for count in (WARM_CHUNKS, MEASURED_CHUNKS))
+                self._times[name, power] = (many - few) * TREE_CHUNKS / (MEASURED_CHUNKS - WARM_CHUNKS)
             else:
                 self._times[name, power] = self._flows(pattern_of(name, self.hosts), nbytes)
         return self._times[name, power]
 
-    def _tree_counts(self) -> tuple[int, int]:
-        """Return the numbers of chunks after which the time of more of them is measured, and in total."""
-        packets = CHUNK_BYTES // self.payload * len(pattern_of("double_tree", self.hosts).src) * self.rails
-        whole = max(LEAST_TREE_CHUNKS, min(MOST_TREE_CHUNKS, 2 * PACKET_BUDGET // packets))
-        return whole // 4, whole
+    @property
+    def tree_rails(self) -> int:
+        """Rails on which trees are simulated: all, or one beyond the budget, as rails have no cable in common."""
+        packets = CHUNK_BYTES // self.payload * len(pattern_of("double_tree", self.hosts).src) * MEASURED_CHUNKS
+        return self.rails if packets * self.rails <= 2 * PACKET_BUDGET else 1
 
     def _flows(self, pattern: Pattern, nbytes: int) -> float:
         """Return the end of the last of all flows of a pattern."""

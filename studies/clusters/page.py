@@ -14,6 +14,7 @@ from gradwire.scenarios.units import format_size
 from gradwire.studies.clusters.fit import ACCELERATOR_RANGES, FABRIC_RANGES
 from gradwire.studies.clusters.leave_out import Errors, Judged, errors_of, remark_on
 from gradwire.studies.clusters.measurements import ONE_HOST
+from gradwire.studies.clusters.simai_ratio import ratio_grid
 from gradwire.studies.clusters.study import Study, omission, verdict_lines
 
 HEAD = ["rows >= 1 MiB", "busbw error, median", "95th percentile", "rows < 1 MiB", "within 1.5x", "median factor"]
@@ -38,13 +39,15 @@ def study_page(study: Study) -> str:
         clusters.add(html.grid(_errors_grid("inside one host, by the fit itself (not left out)", one_host, "cluster")))
     constants = html.PageSection("Constants", "fit", "Fitted to all clusters: the defaults of the presets.")
     constants.add(html.grid(_fabrics(study)), html.grid(_accelerators(study)))
+    other = html.PageSection("SimAI's ratios", "published", "aliyun/SimAI publishes ratios of unstated origin.")
+    other.add(html.grid(ratio_grid()))
     rows = html.PageSection("Rows", "data", "Every judged size: measured beside predicted without the cluster.")
     for name in study.clusters:
         rows.add(html.heading(name))
         for each in study.by_cluster:
             if each.sweep.cluster == name:
                 rows.add(_sweep_chart(each), html.collapsible("all sizes", html.grid(_rows(each))))
-    return html.html_page(title, [summary, clusters, constants, rows], "gradwire reproduce clusters")
+    return html.html_page(title, [summary, clusters, constants, other, rows], "gradwire reproduce clusters")
 
 
 def _errors_grid(title: str, judged: Sequence[Judged], key: str) -> Grid:

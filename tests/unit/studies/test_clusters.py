@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from gradwire.cli import app
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.studies.busbw.machine import Constants, HostSpec
-from gradwire.studies.busbw.presets import FABRIC_CLASSES, fitted_tables
+from gradwire.studies.busbw.presets import FABRIC_CLASSES, fitted_tables, load_preset
 from gradwire.studies.clusters.fit import FABRIC_RANGES, Fitted, fit, predicted
 from gradwire.studies.clusters.leave_out import errors_of, judge, leave_out, modelled, remark_on
 from gradwire.studies.clusters.measurements import Sweep, one_per_octave, read_measurements, sweeps_of
+from gradwire.studies.clusters.simai_ratio import PUBLISHED, ring_ratios
 from gradwire.studies.clusters.study import bundled_measurements
 
 TRUTH = Constants(launch_us=6.0, step_us=9.0, flush_us=20.0, efficiency=0.8)
@@ -71,6 +72,9 @@ def test_presets_have_constants_of_every_class() -> None:
     tables = fitted_tables()
     assert set(tables["fabric"]) == set(FABRIC_CLASSES)
     assert {"ampere", "hopper", "blackwell"} <= set(tables["accelerator"])
+    constants = load_preset("a100-hdr").fitted_constants()
+    assert constants.peer_us == tables["fabric"]["verbs"]["peer_us"]
+    assert constants.fill == tables["accelerator"]["ampere"]["fill"]
     known = {"error_median", "error_p95", *FABRIC_RANGES}
     assert all(set(values) <= known for values in tables["fabric"].values())
 
@@ -110,6 +114,15 @@ def test_the_study_writes_a_page_with_every_judged_cluster(tmp_path: Path) -> No
 @pytest.mark.parametrize("words", [["clusters", "dlcp"], ["clusters", "--full"], ["dlcp", "--measurements", "x.csv"]])
 def test_options_of_claims_are_refused_for_clusters(words: list[str]) -> None:
     assert CliRunner().invoke(app, ["reproduce", *words]).exit_code == 2
+
+
+def test_ratios_rise_with_the_size_and_fall_with_the_hosts() -> None:
+    """The published table has this order, and its plateau; ours agrees with both, and within 0.05 at 16 GiB."""
+    for name in ("a100-hdr", "h100-rail"):
+        table = np.array([ring_ratios(name, hosts) for hosts in PUBLISHED])
+        assert (np.diff(table, axis=1) > 0).all() and (np.diff(table, axis=0) < 0).all()
+    for hosts, published in PUBLISHED.items():
+        assert ring_ratios("a100-hdr", hosts)[-1] == pytest.approx(published[-1], abs=0.05)
 
 
 def test_linear_sweeps_are_thinned() -> None:
