@@ -9,7 +9,13 @@ from gradwire.scenarios.errors import TraceError
 from gradwire.traces.formats.draft import Draft, Gradient
 from gradwire.traces.formats.profile.backward import passes, updates
 from gradwire.traces.formats.profile.collectives import count_unknown_groups, gradient_collectives
-from gradwire.traces.formats.profile.iterations import ProfiledIteration, checked_steps, iterations, usual_count
+from gradwire.traces.formats.profile.iterations import (
+    ONE_RANK,
+    ProfiledIteration,
+    checked_steps,
+    iterations,
+    usual_count,
+)
 from gradwire.traces.formats.profile.records import GradientCall, Records
 from gradwire.traces.formats.profile.stray import drop_stray_records
 from gradwire.traces.formats.profile.timeline import AcceleratorTimeline, launches_nothing, timeline
@@ -67,7 +73,7 @@ def _refuse_several_ranks(records: Records, where: str) -> None:
     ranks = sorted(process for process, count in records.processes.items() if count > STRAY_SHARE * most)
     if len(ranks) > 1:
         listed = ", ".join(ranks[:8])
-        raise TraceError(f"holds several ranks (processes {listed})", where, "one rank per file")
+        raise TraceError(f"holds several ranks (processes {listed})", where, ONE_RANK)
 
 
 def _with_all_kernels(

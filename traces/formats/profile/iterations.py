@@ -20,6 +20,7 @@ from gradwire.traces.formats.profile.backward import Passes, Update
 from gradwire.traces.formats.profile.collectives import within_backward
 from gradwire.traces.formats.profile.records import GradientCall, Records, Step
 
+ONE_RANK = "one rank per file; gradwire diagnose reads the files of several ranks of a job"
 OTHER_GRADIENTS = "iterations with other gradients than most"
 
 
@@ -58,7 +59,7 @@ def checked_steps(records: Records, where: str, draft: Draft) -> list[Step]:
     repeated = next((number for number, count in numbers.items() if count > 1), None)
     if repeated is not None:
         raise TraceError(
-            f"holds several ranks (ProfilerStep#{repeated} comes {numbers[repeated]} times)", where, "one rank per file"
+            f"holds several ranks (ProfilerStep#{repeated} comes {numbers[repeated]} times)", where, ONE_RANK
         )
     cut = []
     for index, step in enumerate(steps):
