@@ -41,7 +41,7 @@ class ModelUsage:
         return float(flops / (iteration_ps / 1e12) / self.entry["peak_flops"])
 
     def units_per_s(self, iteration_ps: float) -> float:
-        """Return tokens, pictures or queries of one GPU per second."""
+        """Return tokens, pictures or samples of one GPU per second."""
         return float(self.entry["units"] * self.micro_batches / (iteration_ps / 1e12))
 
     def text(self, iteration_ps: float, waiting_ps: float) -> str:

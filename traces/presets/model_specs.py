@@ -1,6 +1,6 @@
 """Shapes of well-known models as blocks with parameters, operations and activations.
 
-A *unit* is what one pass of one sample computes: a token of a language model, else a picture or a query. Operations
+A *unit* is what one pass of one sample computes: a token of a language model, a picture, or a sample. Operations
 count a multiplication and an addition as two. Activations are bytes of 16-bit values that element-wise kernels read and
 write in a forward pass: twice the 34 b s h (plus 5 a s^2 b without a fused attention) that Korthikanti et al. (MLSys
 '23, section 4) count as stored [ours].
@@ -180,7 +180,7 @@ def dlrm() -> ModelSpec:
     interaction = Block("interaction", 0, 2.0 * (features + 1) ** 2 * width, 0.0, (0.0, 4.0 * pairs), split=False)
     blocks = (embedding, layers("bottom", (13, 512, 256, width)), interaction)
     top = layers("top", (pairs + width, 1024, 1024, 512, 256, 1))
-    return ModelSpec("dlrm", "DLRM of MLPerf (Criteo 1TB)", blocks, (), (top,), 0, 1, 2048, 0, "query")
+    return ModelSpec("dlrm", "DLRM of MLPerf (Criteo 1TB)", blocks, (), (top,), 0, 1, 2048, 0, "sample")
 
 
 GPT = {"gated": False, "bias": True, "tied": True}
