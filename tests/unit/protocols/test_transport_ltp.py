@@ -258,6 +258,14 @@ def test_doubled_round_trip_time_lowers_the_rate():
         assert rate < 0.76 * before
 
 
+def test_exactly_doubled_round_trip_time_leaves_the_gain_cycle_alone():
+    flow = measured()
+    list(rounds(flow, 5, BASE, 8))
+    share = 8 * PACKET / BASE * ONE
+    gains = [round(rate / share, 2) for rate in rounds(flow, 8, 2 * BASE, 8)]
+    assert sorted(gains) == [0.75, 1, 1, 1, 1, 1, 1, 1.25]
+
+
 def test_bandwidth_filter_forgets_old_samples():
     flow = measured()
     list(rounds(flow, 6, BASE, 20))
