@@ -99,7 +99,7 @@ def _presets() -> Entries:
     for name in list_presets():
         preset = load_preset(name)
         policies = ", ".join(policy.name for policy in preset.policy)
-        entries.append((name, f"{preset.description}; policies: {policies}"))
+        entries.append((name, f"{preset.description}: {policies}"))
     return entries
 
 

@@ -152,8 +152,11 @@ def _topology(shape: TreeShape) -> tuple[dict[str, Any], str]:
 
 
 def _slow_cables(command: HtsimCommand, shape: TreeShape) -> list[tuple[str, str]]:
-    """Return the ends of slow cables, upper switch first, as htsim chooses them: with three tiers only from cores to
-    the first aggregation switch, with two both ways between all leaves and the first spines."""
+    """Return the ends of slow cables, upper switch first.
+
+    htsim slows, with three tiers, the way from cores to the first aggregation switch; with two, both ways between all
+    leaves and the first spines.
+    """
     count = command.slow_cables
     if not count:
         return []

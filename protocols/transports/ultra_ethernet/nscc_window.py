@@ -88,8 +88,11 @@ def begin(params: NsccParameters, flow: NsccFlow, now: int) -> None:
 
 @njit
 def average(params: NsccParameters, flow: NsccFlow, delay: int, marked: int, now: int) -> None:
-    """Update the average with a delay, by time or, as htsim does, by a weight for each; htsim then takes a long delay
-    without a mark for a quarter of the base round trip."""
+    """Update the average with a delay.
+
+    It weighs by time, or, with `sample_weight`, alike whenever it comes. htsim then takes a long delay without a mark
+    for a quarter of the base round trip.
+    """
     if params.sample_weight:
         if delay > params.target_delay and not marked:
             delay = flow.base_rtt >> 2
