@@ -141,6 +141,8 @@ def evidence_of(result: Result, parts: Breakdown | None = None) -> Evidence:
     hot, usages = hot_link(context), usages_of(context)
     if parts is not None:
         return Evidence(parts, "", hot, usages)
+    if result.summary["totals"].get("ended_by") == "interrupt":  # who ends a run does not wait for a minute more
+        return Evidence(None, "the run was interrupted; --breakdown computes them", hot, usages)
     count = result.stored_rows("messages").num_rows
     if count > MOST_MESSAGES:
         return Evidence(None, f"the run has {count:,} messages; --breakdown computes them", hot, usages)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 
 from gradwire.analysis.comparison.tables import Grid
 from gradwire.analysis.report import html_page as html
 from gradwire.analysis.report.charts import Axis, Lines, Series
+from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.scenarios.units import format_size
 from gradwire.studies.clusters.fit import ACCELERATOR_RANGES, FABRIC_RANGES
 from gradwire.studies.clusters.leave_out import Errors, Judged, errors_of, remark_on
 from gradwire.studies.clusters.measurements import ONE_HOST
 from gradwire.studies.clusters.simai_ratio import ratio_grid
-from gradwire.studies.clusters.study import Study, omission, verdict_lines
+from gradwire.studies.clusters.study import Study, as_dict, constants_toml, omission, verdict_lines
 
 HEAD = ["rows >= 1 MiB", "busbw error, median", "95th percentile", "rows < 1 MiB", "within 1.5x", "median factor"]
 
@@ -126,3 +129,16 @@ def _rows(judged: Judged) -> Grid:
     ]
     head = ["size", "measured (us)", "predicted (us)", "measured busbw", "predicted busbw", "time ratio", "chosen"]
     return Grid("", head, rows)
+
+
+def write_study(study: Study, folder: Path) -> None:
+    """Write page.html, clusters.json and constants.toml into a folder, which is created."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        "page.html": study_page(study),
+        "clusters.json": json.dumps(as_dict(study)),
+        "constants.toml": constants_toml(study),
+    }
+    for name, text in files.items():
+        with atomic_replace(folder / name) as partial:
+            partial.write_text(text, encoding="utf-8")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import resources
 from math import isfinite
 from pathlib import Path
 
-from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loading.toml import write_toml
 from gradwire.studies.clusters.fit import ACCELERATOR_RANGES, Fitted, fit, fitted_names
@@ -183,18 +181,3 @@ def omission(cluster: str) -> str:
 
 def _clean(values: Json) -> Json:
     return {key: value if not isinstance(value, float) or isfinite(value) else None for key, value in values.items()}
-
-
-def write_study(study: Study, folder: Path) -> None:
-    """Write page.html, clusters.json and constants.toml into a folder, which is created."""
-    from gradwire.studies.clusters.page import study_page
-
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        "page.html": study_page(study),
-        "clusters.json": json.dumps(as_dict(study)),
-        "constants.toml": constants_toml(study),
-    }
-    for name, text in files.items():
-        with atomic_replace(folder / name) as partial:
-            partial.write_text(text, encoding="utf-8")

@@ -68,6 +68,9 @@ def roce_switches(draw: st.DrawFn, tables: list[Any], ramp: bool, pfc: bool) -> 
     table["selective_drop"] = False
     if ramp:
         table |= {"ecn_threshold": "3KB", "ecn_ceiling": "20KB", "ecn_probability": 0.5}
+        for override in table["override"]:
+            override.pop("ecn_threshold", None)
+        table["override"] = [override for override in table["override"] if "buffer" in override or not override["ecn"]]
     if pfc:
         table |= {"pfc": True, "pfc_threshold": draw(st.sampled_from(("60B", "5KB", "20KB")))}
         if draw(st.booleans()):

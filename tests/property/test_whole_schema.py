@@ -86,7 +86,7 @@ def test_play_detects_a_faulty_oracle(tmp_path, monkeypatch):
         play(tables, tmp_path)
 
 
-def covered(features: Features, scenarios: int = 2500) -> Coverage:
+def covered(features: Features, scenarios: int = 3200) -> Coverage:
     """The features of so many valid scenarios of the soak's generator."""
     coverage = Coverage(features)
     for tables in islice(accepted(), scenarios):
@@ -94,7 +94,7 @@ def covered(features: Features, scenarios: int = 2500) -> Coverage:
     return coverage
 
 
-@pytest.mark.slow  # 2,500 scenarios are drawn and checked, since the rarest feature is in a few of them alone
+@pytest.mark.slow  # 3,200 scenarios are drawn and checked, since the rarest feature is in a few of them alone
 def test_generator_covers_all_schema_features_and_most_pairs():
     """A key that the generator never draws is reported."""
     schema = json.loads(json.dumps(SCHEMA))

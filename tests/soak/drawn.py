@@ -163,8 +163,9 @@ class Scenarios:
         for _ in range(50):
             kind = rng.choice(TOPOLOGIES)
             pins: dict[str, Any] = {}
-            if kind in ("graph", "hpcc"):
-                pins["file"] = f"{kind}{rng.randrange(3)}.{'txt' if kind == 'hpcc' else 'graphml'}"
+            if kind in ("graph", "hpcc", "htsim"):
+                ending = {"graph": "graphml", "hpcc": "txt", "htsim": "topo"}[kind]
+                pins["file"] = f"{kind}{rng.randrange(3)}.{ending}"
             if kind == "graph":
                 pins["hosts_per_switch"] = rng.choice((ABSENT, 1, 2))
                 if pins["hosts_per_switch"] is not ABSENT:
@@ -177,7 +178,7 @@ class Scenarios:
                 if rng.random() < 0.2:
                     pins["spines"] = 0
             topology = draw.table(model("topology", kind), pins)
-            link = draw.table("Link") if kind != "hpcc" and rng.random() < 0.8 else ABSENT
+            link = draw.table("Link") if kind not in ("hpcc", "htsim") and rng.random() < 0.8 else ABSENT
             tables = {"name": "n", "topology": topology, "host": host, "link": {} if link is ABSENT else link, "traffic": [
                 {"name": "t", "kind": "permutation", "size": "1kB"}]}  # fmt: skip
             if link is ABSENT:
@@ -246,6 +247,8 @@ class Scenarios:
                 changes["buffer"] = "60kB"
             if rng.random() < 0.2:
                 changes = {"ecn": False} | {key: changes[key] for key in ("buffer", "trim_threshold") if key in changes}
+            elif changes and rng.random() < 0.3:
+                changes["ecn"] = True
             if changes or draw.odd:
                 overrides.append({"ports": draw.value("ports", {}), **changes})
         return overrides

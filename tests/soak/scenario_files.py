@@ -95,6 +95,9 @@ def write_files(folder: Path) -> None:
         cables = [(n, 4 + n % 2) for n in range(4)] + [(4, 5)]
         lines = [f"6 2 {len(cables)}", "4 5", *(f"{a} {b} {rng.choice((10, 100))}Gbps 0.001ms 0" for a, b in cables)]
         (folder / f"hpcc{number}.txt").write_text("\n".join(lines) + "\n")
+        tiers = [f"Tier {n}\nDownlink_speed_Gbps 100\nRadix_Down 2\nDownlink_Latency_ns 500" for n in range(2)]
+        shape = f"Nodes 4\nTiers 2\nPodsize 4\n{tiers[0]}\nRadix_Up {1 + number % 2}\n{tiers[1]}\n"
+        (folder / f"htsim{number}.topo").write_text(shape)
         flows = [(rng.randrange(2), rng.randrange(1, 2), rng.randrange(1, 20_000), n * 1e-6) for n in range(4)]
         flows = [(a, b if a != b else 1 - a, size, at) for a, b, size, at in flows]
         text = [str(len(flows)), *(f"{a} {b} 3 100 {size} {at:.9f}" for a, b, size, at in flows)]

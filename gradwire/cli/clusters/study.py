@@ -12,7 +12,8 @@ from gradwire.cli.terminal import progress
 
 def reproduce_clusters(measurements: Path | None, out: Path, as_json: bool) -> None:
     """Fit and judge the model, print the outcome, and write its page."""
-    from gradwire.studies.clusters.study import as_dict, study, verdict_lines, write_study
+    from gradwire.studies.clusters.page import write_study
+    from gradwire.studies.clusters.study import as_dict, study, verdict_lines
 
     with progress("reproduce clusters", as_json) as show:
         outcome = study(measurements, show)

@@ -32,6 +32,8 @@ FOR_TYPES = {
     ("emu.transports.datagrams", "emu.transports.endpoint"),
     # a network's answer is checked with what checks any value of a user's code, such as a network
     ("training.networks.network_interface", "training.value_checks"),
+    # blocks of zeros are left out of the steps of an exchange, which it hands over
+    ("workload.collectives.exchanges.nonzero_blocks", "workload.collectives.exchanges.parameter_server_steps"),
     # one kind of exchange is a function of the exchange
     ("training.exchange.exchange", "training.exchange.lossy_ring"),
     # every record leads to the header of its state, which is a record
