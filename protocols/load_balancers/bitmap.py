@@ -11,9 +11,7 @@ from gradwire.jit.compiled import njit
 from gradwire.jit.records import Array, Word
 from gradwire.jit.records.constants import NACK, PULL
 from gradwire.jit.records.flows import Sender
-from gradwire.protocols.load_balancers.base import Balancer
-from gradwire.protocols.load_balancers.ecmp import select
-from gradwire.protocols.load_balancers.oblivious import entropy_at, path_count
+from gradwire.protocols.load_balancers.oblivious import Oblivious, entropy_at, path_count
 
 PER_WORD = 15  # penalties of 4 bits
 MOST_PENALTY, MARK_PENALTY, NACK_PENALTY = 15, 1, 4
@@ -78,12 +76,9 @@ def on_feedback(flow: Sender, kind: int, entropy: int, echo: int, now: int) -> N
     note_feedback(BitmapFlow(flow, flow.base), kind, entropy, echo)
 
 
-class Bitmap(Balancer):
+class Bitmap(Oblivious):
     """Load balancer `bitmap`."""
 
     kind = "bitmap"
-    per_packet = True
-    select = staticmethod(select)
     pick_path = staticmethod(pick_path)
     on_feedback = staticmethod(on_feedback)
-    numbers_paths = True

@@ -10,10 +10,8 @@ from gradwire.jit.records import Array, Word
 from gradwire.jit.records.constants import NACK, PULL
 from gradwire.jit.records.flows import Sender
 from gradwire.jit.records.packets import entropy_of
-from gradwire.protocols.load_balancers.base import Balancer
 from gradwire.protocols.load_balancers.bitmap import BitmapFlow, next_entropy, note_feedback
-from gradwire.protocols.load_balancers.ecmp import select
-from gradwire.protocols.load_balancers.oblivious import path_count
+from gradwire.protocols.load_balancers.oblivious import Oblivious, path_count
 
 RING, PER_WORD = 24, 8  # 7 bits each
 
@@ -56,12 +54,9 @@ def on_feedback(flow: Sender, kind: int, entropy: int, echo: int, now: int) -> N
     mixed.first = first | waiting << 8
 
 
-class Mixed(Balancer):
+class Mixed(Oblivious):
     """Load balancer `mixed`."""
 
     kind = "mixed"
-    per_packet = True
-    select = staticmethod(select)
     pick_path = staticmethod(pick_path)
     on_feedback = staticmethod(on_feedback)
-    numbers_paths = True

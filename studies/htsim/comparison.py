@@ -14,7 +14,7 @@ from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.studies.htsim.command import parse_command
 from gradwire.studies.htsim.rows import FINISHED, HtsimRow, read_rows
-from gradwire.studies.htsim.translation import return_trip_ps, scenario_of, shape_of
+from gradwire.studies.htsim.translation import return_trip_ps, scenario_of, tree_of
 from gradwire.studies.parallel.process_pool import Task, completed
 
 DATACENTER = Path("htsim/sim/datacenter")
@@ -121,7 +121,7 @@ def compare_row(source: str, row: HtsimRow, folder: Path, seeds: int, beside: bo
     try:
         command = parse_command(row.command)
         ends = sorted(_completions_us(scenario_of(command, folder) | {"seed": seed}) for seed in range(1, seeds + 1))
-        back = return_trip_ps(shape_of(command, folder)) / 1e6
+        back = return_trip_ps(tree_of(command, folder)) / 1e6
     except GradwireError as error:
         return replace(base, problem=error.what)
     again = _run_htsim(row.command, folder) if beside else 0.0

@@ -18,7 +18,7 @@ the first ones of the second line, are scale-up ports, which carry traffic withi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,21 +28,21 @@ from pydantic import Field
 from gradwire.scenarios.arrays import Ints
 from gradwire.scenarios.errors import Mistake
 from gradwire.scenarios.lazily import np
-from gradwire.scenarios.schema.network.topology import GraphFile
+from gradwire.scenarios.schema.network.topology import CableFile
 from gradwire.scenarios.units import UnitError, parse_decimal, parse_rate, parse_time, parse_whole
 from gradwire.topology.cables import Cable, LinkSpec, Override
 from gradwire.topology.network import Network, assemble
 from gradwire.topology.topology_file import refuse_listed, rows_of
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
+    pass
 
 HEADER = "nodes switches links, such as: 320 28 800"
 SIMAI_HEADER = "nodes gpus-per-server NVLink-switches other-switches links GPU, such as: 48 8 4 12 96 H100"
 ROW = "two nodes, rate, delay and loss, such as: 0 16 100Gbps 0.001ms 0.0"
 
 
-class HpccTopology(GraphFile):
+class HpccTopology(CableFile):
     """A `topology.txt` of the HPCC and ConWeave simulators: "nodes switches links", the switches' numbers, then `src
     dst rate delay loss` per cable. Hosts are h<number>, switches s<number>; there is no `[link]`. SimAI's longer first
     line is read, too; its hosts are GPUs with NVLink inside servers."""
@@ -50,11 +50,6 @@ class HpccTopology(GraphFile):
     kind: Literal["hpcc"]
     file: Annotated[str, Field(min_length=1)]
     """Relative to the scenario file."""
-
-    def mistakes(self, scenario: Scenario) -> Iterator[Mistake]:
-        if scenario.link.model_fields_set:
-            what = "would have no effect: the topology file has the properties of every cable"
-            yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
         return read_hpcc(self.file, overrides=overrides)

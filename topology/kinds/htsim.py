@@ -20,21 +20,21 @@ switch's latency is added to its cables, half to each of the two that a packet t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from gradwire.scenarios.errors import Mistake, ScenarioError
-from gradwire.scenarios.schema.network.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, GraphFile
+from gradwire.scenarios.schema.network.topology import MAX_CABLES, MAX_HOSTS, MAX_SWITCHES, CableFile
 from gradwire.scenarios.units import MAX_INNER, parse_whole
 from gradwire.topology.cables import Cable, LinkSpec, Override, interleave, numbered
 from gradwire.topology.network import Network, assemble
 from gradwire.topology.topology_file import refuse_listed, rows_of
 
 if TYPE_CHECKING:
-    from gradwire.scenarios.schema.scenario import Scenario
+    pass
 
 HEADERS = ("nodes", "tiers", "podsize")
 SETTINGS = (
@@ -53,18 +53,13 @@ PS_PER_NS, BPS_PER_GBPS = 1000, 10**9
 Settings = dict[str, int]
 
 
-class HtsimTopology(GraphFile):
+class HtsimTopology(CableFile):
     """A fat tree from a `.topo` file of htsim. Hosts are h0, h1, ..., switches edge0, agg0, core0, ... as in
     `fat_tree`; there is no `[link]`."""
 
     kind: Literal["htsim"]
     file: Annotated[str, Field(min_length=1)]
     """Relative to the scenario file. `Queue_up` and `Queue_down` in it are left out: `[switch]` has the buffers."""
-
-    def mistakes(self, scenario: Scenario) -> Iterator[Mistake]:
-        if scenario.link.model_fields_set:
-            what = "would have no effect: the topology file has the properties of every cable"
-            yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
 
     def network(self, link: LinkSpec, overrides: Iterable[Override]) -> Network:
         return read_htsim(self.file, overrides=overrides)
@@ -81,13 +76,17 @@ def read_htsim(path: str | Path, *, overrides: Iterable[Override] = ()) -> Netwo
     ScenarioError
         With all errors, each with its line: unknown or repeated settings, missing ones, and numbers that do not agree.
     """
-    path = Path(path)
-    reader = _TopoReader(path)
+    return read_tiers(path).network(overrides)
+
+
+def read_tiers(path: str | Path) -> TopoReader:
+    """Read the settings of a `.topo` file. Raises ScenarioError for unknown, repeated or missing ones."""
+    reader = TopoReader(Path(path))
     reader.read()
-    return reader.network(overrides)
+    return reader
 
 
-class _TopoReader:
+class TopoReader:
     """A parser of one file; `tiers` holds the settings of each tier by name."""
 
     def __init__(self, path: Path) -> None:

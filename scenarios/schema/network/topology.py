@@ -99,6 +99,15 @@ class GraphFile(TopologyTable):
         return None
 
 
+class CableFile(GraphFile):
+    """Topology whose file also has the properties of every cable, so that there is no [link]."""
+
+    def mistakes(self, scenario: Scenario) -> Iterator[Mistake]:
+        if scenario.link.model_fields_set:
+            what = "would have no effect: the topology file has the properties of every cable"
+            yield Mistake("link", what, None, "no [link]; [[link_override]] changes single cables", ("topology",))
+
+
 def value_or(value: int | None, default: int) -> int:
     """Return a value, or the default for None."""
     return default if value is None else value
