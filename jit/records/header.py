@@ -46,7 +46,7 @@ class State(StateRecord, words=128):
     order = Pointer("region: bases of the nodes by position")
     streak = Word("consecutive windows that suit the other mode (all threads, or one) better")
     flowlet_gap = Word("silence after which a flow may change its path", "ps")
-    red_pmax = Word("marking probability just below `PortExtra.red_kmax`", "<< 32")
+    red_pmax = Word("marking probability just below `Port.red_kmax`", "<< 32")
     shared_buffer = Word("buffer that a switch's ports share", "bytes")
     shared_alpha = Word("limit of a queue over the free shared buffer, times ALPHA_UNIT")
     path_entropies = Word("path entropies per message that hosts choose among, 0 = any")

@@ -89,6 +89,8 @@ class Port(StateRecord, words=64):
     extra = Reference(lambda: PortExtra, "fields that most runs do not need")
     control_marks = Word("control packets among those marked", "packets")
     tied_at = Word("last time at which packets arrived together with others", "ps")
+    red_kmax = Word("queue from which on every packet is marked", "bytes")
+    trim_threshold = Word("queue from which on packets are trimmed to their headers", "bytes")
 
 
 class QueueClass(StateRecord, words=4):
@@ -117,8 +119,6 @@ class PortExtra(StateRecord, words=56):
     held = Array(8, "bytes of each class that came in by the opposite link and are queued in the switch", "bytes")
     headroom = Word("bytes of a class that are accepted beyond `pause_limit` until the far end has stopped", "bytes")
     delays = Pointer("histogram of queueing delays")
-    red_kmax = Word("queue from which on every packet is marked", "bytes")
-    trim_threshold = Word("queue from which on packets are trimmed to their headers", "bytes")
 
 
 class LinkHead(StateRecord, words=8):

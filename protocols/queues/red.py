@@ -21,7 +21,7 @@ def admit(port: Port, waiting: QueueClass, header: int) -> int:
     queue = waiting.nbytes
     if queue < kmin:
         return ACCEPT
-    kmax = port.extra.red_kmax
+    kmax = port.red_kmax
     if queue < kmax:
         count = port.red_draws
         port.red_draws = count + 1

@@ -293,7 +293,7 @@ def offer(
     size = size_of(header)
     if TRIMMING and kind_of(header) == DATA and not is_trimmed(header) and size > state.trim_size:
         queued = queue_of(port, c).nbytes
-        if queued + size > port.extra.trim_threshold or _full(state, node, port, c, queue >> 8, size):
+        if queued + size > port.trim_threshold or _full(state, node, port, c, queue >> 8, size):
             _trim(state, thread, node, port, header, body, size, c, back, time)
             return
     if _no_room(state, thread, node, port, c, header, body, size, back, time):

@@ -267,10 +267,10 @@ def _write_queues(
     port_records.buffer = at.FOREVER
     settings, which = port_settings(network, switch)
     for number, of_ports in enumerate(settings):
-        _write_limits(state, ports[which == number], more[which == number], of_ports, from_switch[which == number])
+        _write_limits(state, ports[which == number], of_ports, from_switch[which == number])
 
 
-def _write_limits(state: Ints, ports: Ints, more: Ints, switch: SwitchTable, from_switch: Flags) -> None:
+def _write_limits(state: Ints, ports: Ints, switch: SwitchTable, from_switch: Flags) -> None:
     """Write buffer and thresholds of ports that have the same settings. Hosts' ports have thresholds without buffer."""
     view(Port, state, ports[from_switch]).buffer = switch.buffer
     flags = at.PORT_FLAG_STAMPS | (at.PORT_FLAG_SELECTIVE if switch.selective_drop else 0)
@@ -278,9 +278,9 @@ def _write_limits(state: Ints, ports: Ints, more: Ints, switch: SwitchTable, fro
     thresholds: Sequence[int] = switch.thresholds() or [at.FOREVER] * switch.queues
     for c in range(switch.queues):
         view(QueueClass, state, ports + Port.classes.offset + QueueClass.WORDS * c).threshold = thresholds[c]
-    port_extra = view(PortExtra, state, more)
-    port_extra.red_kmax = switch.ecn_ceiling or 0
-    port_extra.trim_threshold = switch.trim_threshold or 0
+    port_records = view(Port, state, ports)
+    port_records.red_kmax = switch.ecn_ceiling or 0
+    port_records.trim_threshold = switch.trim_threshold or 0
 
 
 def _write_header(memory: EngineMemory, regions: Regions, more: dict[int, int]) -> None:
