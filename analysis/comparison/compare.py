@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gradwire.analysis.breakdown.breakdown import Breakdown
+    from gradwire.analysis.verdict.bottleneck import Evidence
     from gradwire.analysis.verdict.verdict import Verdict
 
 FORMAT = 2
@@ -79,13 +81,21 @@ class Comparison:
     other_seeds: list[Result] = field(default_factory=list)
 
     @cached_property
+    def evidence(self) -> list[Evidence]:
+        """What bounds each run, as far as it is known or quickly computed."""
+        from gradwire.analysis.verdict.bottleneck import evidence_of
+
+        breakdowns = self.breakdowns or repeat(None)
+        return [evidence_of(result, parts) for result, parts in zip(self.results, breakdowns, strict=False)]
+
+    @cached_property
     def verdicts(self) -> list[Verdict]:
         """The verdict on each job: its bottleneck and its fastest run; none for traffic alone."""
         if not any(entry.iteration.count for entry in self.flat):
             return []
         from gradwire.analysis.verdict.verdict import verdicts
 
-        return verdicts(self.results, self.metrics, self.breakdowns, self.other_seeds)
+        return verdicts(self.results, self.metrics, self.evidence, self.other_seeds)
 
     @property
     def flat(self) -> list[Metrics]:

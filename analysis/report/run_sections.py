@@ -155,13 +155,13 @@ def _parts(comparison: Comparison, again: Sequence[RebuiltRun]) -> tuple[dict[st
     trouble: list[str] = []
     names = iter(headings(comparison.flat))
     known = {id(run.result): run.found for run in again}
-    for result, entries in zip(comparison.results, comparison.metrics, strict=True):
+    for number, (result, entries) in enumerate(zip(comparison.results, comparison.metrics, strict=True)):
         own_names = [next(names) for _ in entries]
         context = known.get(id(result))
         if context is None or not context.simulated or not context.jobs:
             continue
         try:
-            parts = breakdown.breakdown(context)
+            parts = comparison.evidence[number].parts or breakdown.breakdown(context)
         except ResultError as error:
             trouble.append(f"no breakdown: {error}")
             continue

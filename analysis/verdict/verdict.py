@@ -9,9 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 
-from gradwire.analysis.breakdown.breakdown import Breakdown
 from gradwire.analysis.comparison.tables import headings
 from gradwire.analysis.metrics import Metrics, ran_on
 from gradwire.analysis.verdict.bottleneck import Bottleneck, Evidence, bottleneck_of, evidence_of
@@ -132,14 +130,14 @@ class Verdict:
 def verdicts(
     results: Sequence[Result],
     metrics: Sequence[Sequence[Metrics]],
-    breakdowns: Sequence[Breakdown] | None = None,
+    evidence: Sequence[Evidence],
     other_seeds: Sequence[Result] = (),
 ) -> list[Verdict]:
     """Return the verdict on every job with complete iterations.
 
     Parameters
     ----------
-    metrics, breakdowns : of each Result, in the same order; missing breakdowns are computed if that is quick.
+    metrics, evidence : of each Result, in the same order.
     other_seeds : further runs of the same scenarios.
     """
     groups: dict[str, list[int]] = {}
@@ -148,7 +146,6 @@ def verdicts(
     further: dict[str, list[Result]] = {}
     for result in other_seeds:
         further.setdefault(_identity(result), []).append(result)
-    known = [evidence_of(result, parts) for result, parts in zip(results, breakdowns or repeat(None), strict=False)]
     known_further = {key: [evidence_of(result) for result in runs] for key, runs in further.items()}
     entries_of_job: dict[tuple[str, str, bool], list[tuple[str, Metrics]]] = {}
     for key, numbers in groups.items():
@@ -160,9 +157,9 @@ def verdicts(
         runs = []
         for name, (key, _) in zip(headings([entry for _, entry in members]), members, strict=True):
             same = [results[number] for number in groups[key]] + further.get(key, [])
-            evidence = [known[number] for number in groups[key]] + known_further.get(key, [])
-            same, evidence = _with_iterations(same, evidence, job)
-            runs.append(JudgedRun(name, Samples.of(same, job), bottleneck_of(same, job, evidence)))
+            known = [evidence[number] for number in groups[key]] + known_further.get(key, [])
+            same, known = _with_iterations(same, known, job)
+            runs.append(JudgedRun(name, Samples.of(same, job), bottleneck_of(same, job, known)))
         simulated = not any(entry.emulated for _, entry in members)
         found.append(
             Verdict(job, runs, f"{job}: " if len(entries_of_job) > 1 else "", simulated, _subject(members[0][1]))
