@@ -151,11 +151,14 @@ def _run_htsim(command: str, folder: Path) -> float:
 
 
 def _read(out: Path) -> Iterable[RowResult]:
-    """Return the rows that an earlier comparison has left."""
+    """Return the rows that an earlier comparison has left. Raises GradwireError if the file has other content."""
     file = out / "rows.json"
     if not file.exists():
         return []
-    return [RowResult(**{**row, "spread_us": tuple(row["spread_us"])}) for row in json.loads(file.read_text())]
+    try:
+        return [RowResult(**{**row, "spread_us": tuple(row["spread_us"])}) for row in json.loads(file.read_text())]
+    except (ValueError, TypeError, KeyError) as error:
+        raise GradwireError("holds no rows of an earlier comparison", str(file), "another --out") from error
 
 
 def write_results(out: Path, results: Iterable[RowResult]) -> None:

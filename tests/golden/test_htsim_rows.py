@@ -167,6 +167,16 @@ def test_experiments_are_found_once_and_by_their_words(checkout):
         find_rows(checkout / "htsim/sim/datacenter/topologies")
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", '[{"title": "x"}]', '[{"spread_us": [], "colour": 1}]'])
+def test_other_content_of_the_output_folder_is_refused(checkout, tmp_path, content):
+    printed(checkout, PUBLISHED[0])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/rows.json").write_text(content)
+    with pytest.raises(GradwireError, match="holds no rows of an earlier comparison"):
+        compare_rows(checkout, tmp_path / "out")
+    assert (tmp_path / "out/rows.json").read_text() == content
+
+
 def test_rows_that_cannot_be_set_are_named(checkout, tmp_path):
     printed(checkout, row("reuse", "one.cm -conn_reuse", 17.0))
     results = compare_rows(checkout, tmp_path / "out")
