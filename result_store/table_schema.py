@@ -124,7 +124,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 
 KINDS = (
     "push", "pull", "reduce_scatter", "all_gather", "flow", "activations", "errors", "parameters", "tensor_parallel",
-    "expert_parallel", "data_parallel", "collective", "point_to_point",
+    "expert_parallel", "data_parallel", "collective", "point_to_point", "context_parallel",
 )  # fmt: skip
 
 CAUSES = ("tail", "selective", "link_loss", "evicted", "link_down", "no_route")

@@ -140,7 +140,7 @@ def _job(request: ScenarioRequest, trace: Trace, fabric: FabricPreset) -> str:
     if (model := trace.manifest.get("preset")) and model["layers"]["kept"] < model["layers"]["of"]:
         kept, of = model["layers"]["kept"], model["layers"]["of"]
         lines.insert(0, f"# {kept} of {of} layers; results are scaled up, and the verdict states the error")
-    inside = fabric.has_accelerators and layout.tensor == layout.expert == 1
+    inside = fabric.has_accelerators and layout.tensor == layout.context == layout.expert == 1
     if layout.pipeline > 1:
         lines.append('exchange = { kind = "graph" }  # the graphs of all ranks, stages included')
         return "\n".join(lines) + "\n"

@@ -13,21 +13,23 @@ ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 PASSES = ("forward", "backward")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-DIMENSIONS = ("tensor", "expert", "data", "expert_data")
-"""Groups of workers that communicate: those that share a layer's matrices ("tensor"), those that share the experts
-("expert"), and those with the same part of the model ("data") or of the same experts ("expert_data")."""
+GRADIENT_DIMENSIONS = ("data", "expert_data")
+DIMENSIONS = ("tensor", "context", "expert", *GRADIENT_DIMENSIONS)
+"""Groups of workers that communicate: those that share a layer's matrices ("tensor"), a sample ("context") or the
+experts ("expert"), and those with the same part of the model ("data") or with the same experts ("expert_data")."""
 
 
-def group_members(dimension: str, tensor: int, expert: int, copies: int) -> Ints:
+def group_members(dimension: str, tensor: int, expert: int, copies: int, context: int = 1) -> Ints:
     """Return the groups of one of `DIMENSIONS`, int64[groups, members]. There are `tensor` * `copies` workers, numbered
-    with tensor parallelism innermost, then expert parallelism."""
-    expert_groups = copies // expert
-    grid = np.arange(tensor * copies).reshape(expert_groups, expert, tensor)
+    with tensor parallelism innermost, then context and expert parallelism, as in Megatron-LM [recalled]."""
+    outer = copies // expert // context
+    grid = np.arange(tensor * copies).reshape(outer, expert, context, tensor)
     return {
         "tensor": grid.reshape(-1, tensor),
-        "expert": grid.transpose(0, 2, 1).reshape(-1, expert),
-        "data": grid.transpose(2, 0, 1).reshape(-1, copies),
-        "expert_data": grid.transpose(2, 1, 0).reshape(-1, expert_groups),
+        "context": grid.transpose(0, 1, 3, 2).reshape(-1, context),
+        "expert": grid.transpose(0, 2, 3, 1).reshape(-1, expert),
+        "data": grid.transpose(3, 0, 1, 2).reshape(-1, copies),
+        "expert_data": grid.transpose(3, 1, 0, 2).reshape(-1, outer * context),
     }[dimension]
 
 

@@ -155,7 +155,7 @@ class Trace:
     def parallel(self) -> dict[str, int]:
         """Number of parts into which the job split its model, by dimension; 1 if the manifest has none."""
         split = self.manifest.get("split", {})
-        return {name: int(split.get(name, 1)) for name in ("tensor", "expert", "pipeline")}
+        return {name: int(split.get(name, 1)) for name in ("tensor", "context", "expert", "pipeline")}
 
     @property
     def magnitude_source(self) -> str:

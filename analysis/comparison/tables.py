@@ -29,7 +29,7 @@ PER_TABLE = 4
 LABEL_WIDTH = 30
 
 KIND_LABELS = {kind: kind.replace("_", "-") for kind in KINDS}
-KIND_LABELS |= {"tensor_parallel": "TP", "expert_parallel": "EP", "data_parallel": "DP"}
+KIND_LABELS |= {"tensor_parallel": "TP", "context_parallel": "CP", "expert_parallel": "EP", "data_parallel": "DP"}
 
 ALWAYS_SHOWN = ("drops_tail", "drops_selective", "drops_loss")
 """Causes of drops whose line appears even if there are none."""

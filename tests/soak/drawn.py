@@ -301,6 +301,7 @@ class Scenarios:
         if kind in GROUPED and pins["trace"] != "./trace0" and rng.random() < 0.3:
             sizes = {
                 "tensor": rng.choice((1, 2)),
+                "context": rng.choice((1, 1, 2)),
                 "expert": rng.choice((1, 2)),
                 "algorithm": rng.choice(("ring", "all_to_all", "halving")),
             }

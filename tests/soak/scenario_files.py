@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 
 from gradwire.traces.parts import COLLECTIVES as CALLED
-from gradwire.traces.parts import DIMENSIONS, Communication
+from gradwire.traces.parts import DIMENSIONS, GRADIENT_DIMENSIONS, Communication
 from gradwire.traces.rank_graphs import RankCall, RankGraphs
 from gradwire.traces.trace import CHUNK_ELEMENTS, Iteration, TensorInfo, Trace
 
@@ -41,7 +41,7 @@ def small_trace(number: int) -> Trace:
             layer, turn = (place, "forward") if place < layers else (2 * layers - 1 - place, "backward")
             size, group = int(rng.integers(1, 20_000)), str(rng.choice(DIMENSIONS))
             calls.append(Communication(f"c{place}", layer, turn, str(kind), group, size))
-        tensors = [replace(info, group=str(rng.choice(DIMENSIONS[2:]))) for info in tensors]
+        tensors = [replace(info, group=str(rng.choice(GRADIENT_DIMENSIONS))) for info in tensors]
         captured = [
             replace(each, asked_ps=np.concatenate([each.forward_end_ps, np.sort(rng.integers(
                 each.forward_end_ps[-1], each.backward_end_ps, layers

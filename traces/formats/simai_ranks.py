@@ -29,7 +29,7 @@ from typing import NamedTuple
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.lazily import np
 from gradwire.traces.formats.draft import PS_PER_NS
-from gradwire.traces.parts import group_members
+from gradwire.traces.parts import DIMENSIONS, group_members
 from gradwire.traces.rank_graphs import ROLES, SEND, RankCall, RankGraphs
 from gradwire.traces.storage.memory_limits import refuse_beyond
 
@@ -64,6 +64,7 @@ class ParallelShape(NamedTuple):
     """Division of a model over ranks, and the bytes that a micro-batch sends from stage to stage."""
 
     tensor: int
+    context: int
     expert: int
     copies: int
     stages: int
@@ -78,23 +79,24 @@ class ParallelShape(NamedTuple):
     @classmethod
     def of(cls, header: dict[str, int], where: str) -> ParallelShape:
         """Return the shape in a workload's header; TraceError if sizes are missing or do not fit."""
-        sizes = {"ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, **header}
+        sizes = {"cp": 1, "ep": 1, "pp": 1, "ga": 1, "pp_comm": 0, **header}
         for key in ("model_parallel_NPU_group", "all_gpus"):
             if key not in sizes:
                 raise TraceError(f"has no {key}", f"{where}, line 1", "its value, as written by AICB")
-        tensor, expert, stages, micros, ranks = (
-            sizes[key] for key in ("model_parallel_NPU_group", "ep", "pp", "ga", "all_gpus")
+        tensor, context, expert, stages, micros, ranks = (
+            sizes[key] for key in ("model_parallel_NPU_group", "cp", "ep", "pp", "ga", "all_gpus")
         )
-        if min(tensor, expert, stages, micros, ranks) < 1:
+        if min(tensor, context, expert, stages, micros, ranks) < 1:
             raise TraceError("a size below 1", f"{where}, line 1", "1 or more of each")
         copies, remainder = divmod(ranks, tensor * stages)
-        if remainder or copies % expert:
+        if remainder or copies % (context * expert):
             what = f"{ranks} ranks in {stages} stages, {tensor} to a tensor group, {expert} to an expert group"
+            what += f", {context} to a context group" if context > 1 else ""
             raise TraceError(what, f"{where}, line 1", "sizes that divide the ranks")
         if stages > 1 and sizes["pp_comm"] < 1:
             what = f"{stages} stages, and pp_comm is {sizes['pp_comm']}"
             raise TraceError(what, f"{where}, line 1", "the bytes that a micro-batch sends from stage to stage")
-        return cls(tensor, expert, copies, stages, micros, sizes["pp_comm"])
+        return cls(tensor, context, expert, copies, stages, micros, sizes["pp_comm"])
 
 
 class LayerBlocks(NamedTuple):
@@ -164,8 +166,8 @@ class _GraphBuilder:
         self.unawaited: list[list[int]] = [[] for _ in range(ranks)]  # calls that only the update waits for
         self.transfers: dict[tuple[int, bool, int], int] = {}  # first call that a stage's pass waits for
         self.groups = {
-            name: group_members(name, shape.tensor, shape.expert, shape.copies).tolist()
-            for name in ("tensor", "expert", "data", "expert_data")
+            name: group_members(name, shape.tensor, shape.expert, shape.copies, shape.context).tolist()
+            for name in DIMENSIONS
         }
 
     def build(self) -> RankGraphs:

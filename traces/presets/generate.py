@@ -1,8 +1,8 @@
 """`model_trace` computes the trace of a well-known model on a GPU: gradients, times, and what passes wait for.
 
 The model becomes a workload in SimAI's format, one row per block, which the importer of that format reads. So a job
-plays it as any imported trace: data-parallel as it is, tensor and expert ranks with `parallel`, pipeline stages as
-graphs of all ranks. Times are those of the roofline (`gradwire.traces.presets.roofline`).
+plays it as any imported trace: data-parallel as it is, tensor, context and expert ranks with `parallel`, pipeline
+stages as graphs of all ranks. Times are those of the roofline (`gradwire.traces.presets.roofline`).
 
 A trace may hold a part of the repeated layers. Its manifest then has the sums of the whole model, from which
 `gradwire.traces.presets.whole_model` scales a run back up.
@@ -11,6 +11,7 @@ A trace may hold a part of the repeated layers. Its manifest then has the sums o
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from gradwire.traces.presets.roofline import VALUE_BYTES, block_times, rank_para
 from gradwire.traces.trace import Trace
 
 NS = 1e9
+GATHER, SCATTER = "ALLGATHER_CP", "REDUCESCATTER_CP"
+"""Rows' collectives among the context ranks: of keys and values, and of their gradients."""
 COLLECTIVES = {"tensor": "ALLREDUCE", "expert": "ALLTOALL_EP", "data": "ALLTOALL_DP"}
 """Names of the rows' collectives, by the ranks that wait for each other."""
 
@@ -37,9 +40,6 @@ def model_trace(model: str | ModelSpec, gpu: str = "h100", layout: Layout | None
     spec, device = model if isinstance(model, ModelSpec) else find_model(model), find_gpu(gpu)
     layout = layout or layout_of(spec)
     layout.check(spec)
-    if layout.context > 1:
-        what = "context ranks gather keys and values in groups that a trace cannot hold"
-        raise TraceError(what, "--cp", "1; estimate_step covers context ranks")
     if layout.pipeline > 1 and layout.gpus is None:
         raise TraceError("pipeline stages need the number of all ranks", "--gpus", "--gpus N")
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
@@ -69,21 +69,22 @@ def workload(spec: ModelSpec, gpu: Gpu, layout: Layout) -> str:
     """Return the text of the workload of one rank: of one micro-batch, or with stages of all of them."""
     stages = layout.pipeline
     header = (
-        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {layout.tensor} ep: {layout.expert} pp: {stages} "
-        f"vpp: 1 ga: {layout.micro_batches if stages > 1 else 1} all_gpus: {layout.gpus or layout.model_ranks}"
+        f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: {layout.tensor} cp: {layout.context} "
+        f"ep: {layout.expert} pp: {stages} vpp: 1 ga: {layout.micro_batches if stages > 1 else 1} "
+        f"all_gpus: {layout.gpus or layout.model_ranks * layout.expert}"
     )
     blocks = list(spec.blocks(layout.layers // stages))
     if stages == 1:
-        rows = [_row(block, gpu, layout) for block in blocks]
+        rows = [row for block in blocks for row in _rows(spec, block, gpu, layout)]
     else:
-        transfer = VALUE_BYTES * spec.hidden * layout.micro_batch * layout.length // layout.tensor
+        transfer = VALUE_BYTES * spec.hidden * layout.micro_batch * layout.length // layout.context // layout.tensor
         header += f" pp_comm: {int(transfer)}"
         outer = {*spec.first, *spec.last}
         divided = [_shared(block, stages) if block in outer else block for block in blocks]
         parameters = sum(rank_parameters(block, layout) for block in divided if not block.local)
         update = round(update_time(parameters, gpu) * NS)
         rows = [f"gradients -1 1 NONE 0 1 NONE 0 1 ALLREDUCE {int(VALUE_BYTES * parameters)} {update}"]
-        micro = [_row(block, gpu, layout, exchanged=False) for block in divided]
+        micro = [row for block in divided for row in _rows(spec, block, gpu, layout, exchanged=False)]
         rows += micro * layout.micro_batches
     return "\n".join([header, str(len(rows)), *rows]) + "\n"
 
@@ -132,20 +133,26 @@ def _sums(spec: ModelSpec, gpu: Gpu, layout: Layout) -> dict[str, float]:
     }
 
 
-def _row(block: Block, gpu: Gpu, layout: Layout, exchanged: bool = True) -> str:
-    """Return the row of a block: compute in nanoseconds, collective and bytes of the three passes, then its update."""
+def _rows(spec: ModelSpec, block: Block, gpu: Gpu, layout: Layout, exchanged: bool = True) -> Iterator[str]:
+    """Yield the row of a block: compute in nanoseconds, collective and bytes of the three passes, then its update.
+
+    Before attention, context ranks gather keys and values of the whole sample, as Llama 3 does (2024, section 3.3.2).
+    """
+    if layout.context > 1 and block.attention_flops:
+        gathered = int(VALUE_BYTES * spec.keys_values * layout.micro_batch * layout.length / layout.tensor)
+        yield f"keys_values -1 1 {GATHER} {gathered} 1 {SCATTER} {gathered} 0 NONE 0 0"
     forward, backward = (max(1, round(seconds * NS)) for seconds in block_times(block, gpu, layout))
     half = backward // 2
     group, size = block.collective
     ranks = {"tensor": layout.tensor, "expert": layout.expert, "data": layout.gpus or 2}.get(group, 1)
-    units = layout.micro_batch * layout.length
+    units = layout.micro_batch * layout.length / layout.context
     call = f"{COLLECTIVES[group]} {int(size * units)}" if ranks > 1 and size else "NONE 0"
     gradient, update = "NONE 0", 0
     if exchanged and block.parameters and not block.local:
         held = rank_parameters(block, layout)
         suffix = "_DP_EP" if block.expert and layout.expert > 1 else ""
         gradient, update = f"ALLREDUCE{suffix} {VALUE_BYTES * int(held)}", round(update_time(held, gpu) * NS)
-    return f"{block.name} -1 {forward} {call} {backward - half} {call} {half} {gradient} {update}"
+    yield f"{block.name} -1 {forward} {call} {backward - half} {call} {half} {gradient} {update}"
 
 
 def _shared(block: Block, stages: int) -> Block:

@@ -67,6 +67,11 @@ class Layout:
             raise TraceError(f"{spec.name} has no experts", "--ep", "1, or mixtral-8x7b")
         if self.tensor > 1 and not any(block.collective[0] == "tensor" for block in spec.blocks(1)):
             raise TraceError(f"the layers of {spec.name} cannot be divided", "--tp", "1")
+        if self.context > 1 and not spec.keys_values:
+            raise TraceError(f"{spec.name} has no attention that spans a sample's parts", "--cp", "1")
+        if self.length % self.context:
+            what = f"{self.length} {spec.unit}s do not divide into {self.context} parts"
+            raise TraceError(what, "--cp", "a number of ranks that divides --length")
         if self.gpus is not None and self.gpus % (self.model_ranks * self.expert):
             what = f"{self.gpus} GPUs are no multiple of {self.model_ranks * self.expert}"
             raise TraceError(what, "--gpus", "a multiple of tensor x pipeline x context x expert ranks")

@@ -10,7 +10,16 @@ import numpy as np
 from gradwire.scenarios.arrays import Float16s, Ints
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.json_data import JsonView
-from gradwire.traces.parts import COLLECTIVES, DIMENSIONS, ELEMENT_BYTES, PASSES, Communication, Iteration, TensorInfo
+from gradwire.traces.parts import (
+    COLLECTIVES,
+    DIMENSIONS,
+    ELEMENT_BYTES,
+    GRADIENT_DIMENSIONS,
+    PASSES,
+    Communication,
+    Iteration,
+    TensorInfo,
+)
 
 
 def _require(holds: bool, what: str, where: str, expected: str) -> None:
@@ -65,7 +74,12 @@ def check_communications(
     """Raise TraceError unless communications are in the order of their passes and their times rise. The forward pass
     comes first, with front layers first; the backward pass has back layers first."""
     for tensor in tensors:
-        _require(tensor.group in DIMENSIONS[2:], f"group {tensor.group!r}", tensor.name, " or ".join(DIMENSIONS[2:]))
+        _require(
+            tensor.group in GRADIENT_DIMENSIONS,
+            f"group {tensor.group!r}",
+            tensor.name,
+            " or ".join(GRADIENT_DIMENSIONS),
+        )
     positions = []
     for number, communication in enumerate(given):
         where = f"communication {number} ({communication.name})"

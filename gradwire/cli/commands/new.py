@@ -21,6 +21,7 @@ Model = Annotated[str, typer.Option("--model", help="A model: gradwire list mode
 Gpu = Annotated[str, typer.Option("--gpu", help="A GPU: v100, a100, h100, h200, b200.", autocompletion=gpu_names)]
 Tensor = Annotated[int, typer.Option("--tp", min=1, help="GPUs that share the matrices of a layer.")]
 Pipeline = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
+Context = Annotated[int, typer.Option("--cp", min=1, help="GPUs that share a sample, each a part of its length.")]
 Expert = Annotated[int, typer.Option("--ep", min=1, help="GPUs that share the experts of a layer.")]
 Fsdp = Annotated[bool, typer.Option("--fsdp", help="Shard parameters over all data-parallel GPUs.")]
 MicroBatch = Annotated[
@@ -50,6 +51,7 @@ def cmd_new(
     gpu: Gpu = "h100",
     tensor: Tensor = 1,
     pipeline: Pipeline = 1,
+    context: Context = 1,
     expert: Expert = 1,
     fsdp: Fsdp = False,
     micro_batch: MicroBatch = None,
@@ -89,6 +91,7 @@ def cmd_new(
         gpus=gpus,
         tensor=tensor,
         pipeline=pipeline,
+        context=context,
         expert=expert,
         micro_batch=micro_batch or (spec.batch if spec else 1),
         micro_batches=micro_batches,

@@ -51,6 +51,7 @@ def cmd_model(
     gpu: answers.Gpu = "h100",
     tensor: answers.Tensor = 1,
     pipeline: answers.Pipeline = 1,
+    context: answers.Context = 1,
     expert: answers.Expert = 1,
     fsdp: answers.Fsdp = False,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="All GPUs; needed with --pp.")] = None,
@@ -71,8 +72,8 @@ def cmd_model(
 
     spec = find_model(model)
     place = out or Path(f"{model}-{gpu}")
-    sizes = {"gpus": gpus, "tensor": tensor, "pipeline": pipeline, "expert": expert, "micro_batch": micro_batch}
-    sizes |= {"micro_batches": micro_batches, "length": length, "recompute": recompute}
+    sizes = {"gpus": gpus, "tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
+    sizes |= {"micro_batch": micro_batch, "micro_batches": micro_batches, "length": length, "recompute": recompute}
     with replaceable(place, force):
         refuse_unwritable(place)
         trace = model_trace(model, gpu, layout_of(spec, layers, **sizes))

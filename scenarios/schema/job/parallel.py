@@ -11,12 +11,14 @@ from gradwire.scenarios.schema.base import Count, ScenarioTable
 
 class ModelSplit(ScenarioTable):
     """Model that is split over workers, as in imported workloads. Workers that share a layer's matrices have
-    consecutive numbers (tensor), then those that share its experts (expert), then copies of all that. Collectives
-    inside the trace's passes run in these groups, gradients among the copies. An empty table takes the sizes from the
-    trace."""
+    consecutive numbers (tensor), then those that share a sample (context), those that share the experts of a layer
+    (expert), then copies of all that. Collectives inside the trace's passes run in these groups, gradients among the
+    copies. An empty table takes the sizes from the trace."""
 
     tensor: Count | None = None
     """Workers that share the matrices of a layer; from the trace if absent."""
+    context: Count | None = None
+    """Groups of these that share a sample, each a part of its length; from the trace if absent."""
     expert: Count | None = None
     """Groups of these that share the experts of a layer; from the trace if absent."""
     pipeline: Count | None = None

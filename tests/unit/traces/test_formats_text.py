@@ -231,7 +231,7 @@ def test_simai_llama_workload_has_known_layers_and_collectives():
     trace = import_trace(SHARED / "workloads" / "simai_llama7b_tp2.txt")
     assert len(trace.layers) == 76
     assert [t.bytes for t in trace.tensors] == [13_509_853_184]  # one reduce-scatter of everything
-    assert trace.parallel == {"tensor": 2, "expert": 1, "pipeline": 1}
+    assert trace.parallel == {"tensor": 2, "context": 1, "expert": 1, "pipeline": 1}
     forward = [each for each in trace.communications if each.turn == "forward" and each.kind == "all_reduce"]
     assert (len(forward), len(trace.communications), {each.group for each in forward}) == (73, 141, {"tensor"})
 

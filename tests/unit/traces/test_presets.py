@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def test_trace_holds_the_gradients_of_one_gpu() -> None:
     calls = halved.communications
     assert len(calls) == 2 * 2 * 8, "an all-reduce after attention and feed-forward block, forward and backward"
     assert {(call.kind, call.group, call.bytes) for call in calls} == {("all_reduce", "tensor", 2 * 512 * 256)}
-    assert halved.parallel == {"tensor": 2, "expert": 1, "pipeline": 1}
+    assert halved.parallel == {"tensor": 2, "context": 1, "expert": 1, "pipeline": 1}
     assert whole.manifest["timing"] == "estimated: roofline"
 
 
@@ -108,6 +109,20 @@ def test_experts_are_divided_and_tokens_exchanged() -> None:
     assert {(call.kind, call.group, call.bytes) for call in trace.communications} == {
         ("all_to_all", "expert", 2 * 512 * 2 * 256)
     }
+
+
+def test_context_ranks_gather_keys_and_values_before_each_attention() -> None:
+    """Their tokens, and so computing and the buffers of tensor ranks, are half; the gathered buffer is the whole."""
+    one, two = (model_trace(TINY, layout=layout_of(TINY, tensor=2, context=size)) for size in (1, 2))
+    assert two.parallel == {"tensor": 2, "context": 2, "expert": 1, "pipeline": 1}
+    calls = Counter((call.kind, call.group, call.bytes) for call in two.communications)
+    assert calls == {
+        ("all_reduce", "tensor", 2 * 512 * 128): 2 * 2 * 8,
+        ("all_gather", "context", 2 * 2 * 512 * 256 // 2): 8,
+        ("reduce_scatter", "context", 2 * 2 * 512 * 256 // 2): 8,
+    }
+    assert two.total_bytes == one.total_bytes
+    assert two.manifest["preset"]["flops"] == one.manifest["preset"]["flops"] / 2
 
 
 def test_recomputation_adds_a_forward_pass() -> None:
@@ -163,7 +178,8 @@ def test_stages_become_graphs_of_all_ranks() -> None:
 @pytest.mark.parametrize("model, gpu, sizes, said", [
     ("lama-7b", "h100", {}, "did you mean 'llama-7b'"), ("llama-7b", "h10", {}, "did you mean 'h100'"),
     ("resnet-50", "h100", {"tensor": 2}, "cannot be divided"), ("llama-7b", "h100", {"expert": 2}, "no experts"),
-    ("llama-7b", "h100", {"layers": 33}, "1 to 32"), ("llama-7b", "h100", {"context": 2}, "context ranks"),
+    ("llama-7b", "h100", {"layers": 33}, "1 to 32"), ("llama-7b", "h100", {"context": 3}, "4096 tokens do not divide into 3"),
+    ("resnet-50", "h100", {"context": 2}, "no attention"),
     ("llama-7b", "h100", {"pipeline": 3, "gpus": 6}, "divides the layers"),
     ("llama-7b", "h100", {"pipeline": 2}, "--gpus N"), ("llama-7b", "h100", {"gpus": 9, "tensor": 2}, "multiple of 2"),
 ])  # fmt: skip

@@ -26,6 +26,31 @@ def test_model_groups_list_the_members_of_each_dimension():
     assert found["expert_data"] == [[0, 6], [2, 8], [4, 10], [1, 7], [3, 9], [5, 11]]
 
 
+def test_context_groups_lie_between_tensor_and_expert_groups():
+    """Of twelve workers, worker n has tensor rank n % 2, part n // 2 % 3 of a sample, and expert rank n // 6."""
+    groups = ModelGroups(2, 2, 6, 3)
+    assert groups.members("tensor").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    assert groups.members("context").tolist() == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+    assert groups.members("expert").tolist() == [[0, 6], [1, 7], [2, 8], [3, 9], [4, 10], [5, 11]]
+    assert groups.members("data").tolist() == [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]]
+    assert groups.members("expert_data").tolist() == [[0, 2, 4], [6, 8, 10], [1, 3, 5], [7, 9, 11]]
+
+
+def test_layer_waits_for_the_gather_of_its_context_group():
+    """Tensor 2 and context 2: a gather of 24 packets between workers 0 and 2, and between 1 and 3; gradients follow."""
+    calls = [
+        (0, "forward", "all_gather", "context", 24 * PAYLOAD),
+        (0, "backward", "reduce_scatter", "context", 8 * PAYLOAD),
+    ]
+    result = run(split(make_trace([[10]]), calls, {"tensor": 2, "context": 2}), 4)
+    for row in rows(result.iterations):
+        assert row["forward_end_ps"] == MS + steps(12)
+    pairs = {(row["src"], row["dst"]) for row in rows(result.messages) if row["kind"] == "context_parallel"}
+    assert pairs == {("h0", "h2"), ("h2", "h0"), ("h1", "h3"), ("h3", "h1")}
+    reduced = {(row["src"], row["dst"]) for row in rows(result.messages) if row["kind"] == "reduce_scatter"}
+    assert reduced == pairs, "gradients are summed over the same two workers, and over context ranks"
+
+
 # --- closed forms ------------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +160,7 @@ def test_sharded_update_time_is_the_owned_share_of_the_bytes():
     (6, {"parallel": {"tensor": 4}}, "parallel.tensor", "4 workers to a tensor group do not divide 6 workers"),
     (7, {}, "parallel.tensor", "2 workers to a tensor group .of the trace w. do not divide 7 workers"),
     (6, {}, "parallel.expert", "2 workers to an expert group .of the trace w. do not divide 3"),
+    (8, {"parallel": {"context": 3}}, "parallel.context", "3 workers to a context group do not divide 4"),
     (8, {"parallel": {"pipeline": 2}}, "parallel.pipeline", "2 pipeline stages cannot be played"),
     (6, {"parallel": {"tensor": 3, "expert": 1, "algorithm": "halving"}}, "parallel.algorithm", "3 workers of groups of dimension tensor"),
     (6, {"parallel": {"tensor": 2, "expert": 3}, "exchange": {"kind": "sharded", "algorithm": "halving"}}, "workers", "not a power of two"),

@@ -48,7 +48,7 @@ PARALLELISMS = {
     "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM", "DISTRIBUTED_INFERENCE",
 }  # fmt: skip
 _TABLE = "comm_type,"  # start of the header of AICB's other output, a table of collectives without compute times
-_COLLECTIVE = re.compile(r"(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BROADCAST)(|_TP|_DP|_EP|_DP_EP)")
+_COLLECTIVE = re.compile(r"(ALLREDUCE|ALLGATHER|REDUCESCATTER|ALLTOALL|BROADCAST)(|_TP|_CP|_DP|_EP|_DP_EP)")
 _KINDS = {
     "ALLREDUCE": "all_reduce",
     "ALLGATHER": "all_gather",
@@ -56,11 +56,11 @@ _KINDS = {
     "ALLTOALL": "all_to_all",
     "BROADCAST": "broadcast",
 }
-_GROUPS = {"_TP": "tensor", "_DP": "data", "_EP": "expert", "_DP_EP": "expert_data"}
+_GROUPS = {"_TP": "tensor", "_CP": "context", "_DP": "data", "_EP": "expert", "_DP_EP": "expert_data"}
 _OF_GRADIENTS = {"": "data", "_DP": "data", "_EP": "expert_data", "_DP_EP": "expert_data"}
 _BOTH = ("ALLREDUCEALLTOALL", "ALLTOALLALLREDUCE")
-_SIZES = {"tensor": "model_parallel_NPU_group", "expert": "ep", "pipeline": "pp"}
-"""Names of the dimensions in the header."""
+_SIZES = {"tensor": "model_parallel_NPU_group", "context": "cp", "expert": "ep", "pipeline": "pp"}
+"""Names of the dimensions in the header. SimAI has no context ranks: `cp` and the suffix `_CP` are ours."""
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _VALUE = re.compile(rf"({_INTEGER.pattern})(\.0*)?")
 """Header value: with sequence parallelism AICB divides pp_comm, and writes it with a decimal point."""
@@ -161,7 +161,8 @@ def _meaning(collective: str, column: int) -> tuple[str, str] | None:
     match = _COLLECTIVE.fullmatch(collective)
     if match is None:
         return None
-    return _KINDS[match[1]], _OF_GRADIENTS.get(match[2], "tensor") if column == 2 else _GROUPS.get(match[2], "tensor")
+    group = _GROUPS.get(match[2], "tensor")
+    return _KINDS[match[1]], _OF_GRADIENTS.get(match[2], group) if column == 2 else group
 
 
 def _header(words: list[str], skipped: Counter[str]) -> dict[str, object]:

@@ -1,12 +1,13 @@
-"""Divides the workers of a split model into tensor, expert and data-parallel groups, the members of its collectives.
+"""Divides the workers of a split model into tensor, context, expert and data-parallel groups.
 
-Workers are numbered with tensor parallelism innermost, then expert parallelism, then the rest of data parallelism, as
-in Megatron-LM [recalled]; with consecutive placement, workers that share a layer's matrices, which communicate most,
-are on one host. With sizes T, E and D (N = T D workers, E divides D) worker n is member n mod T of its tensor group and
-has the experts of index n / T mod E:
+Workers are numbered with tensor parallelism innermost, then context and expert parallelism, then the rest of data
+parallelism, as in Megatron-LM [recalled]; with consecutive placement, workers that share a layer's matrices, which
+communicate most, are on one host. With sizes T, C, E and D (N = T D workers, C E divides D) worker n is member n mod T
+of its tensor group, has part n / T mod C of its samples, and the experts of index n / (T C) mod E:
 
     tensor       T consecutive workers
-    expert       E workers with the same index in their tensor groups, in steps of T
+    context      C workers with the same index in their tensor groups, in steps of T
+    expert       E workers with the same index in both, in steps of T C
     data         D workers with the same index in their tensor groups: copies of all but the experts
     expert_data  D/E of these with the same experts
 """
@@ -38,11 +39,13 @@ ALGORITHM_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 @dataclass(frozen=True)
 class ModelGroups:
-    """Sizes of a split model's groups: workers per part of a layer, per set of experts, and copies of the model."""
+    """Sizes of a split model's groups: workers per part of a layer, per set of experts, copies of the model, and
+    workers per sample."""
 
     tensor: int
     expert: int
     data: int
+    context: int = 1
 
     @classmethod
     def of(cls, job: Any, trace: Trace, where: str = "job") -> ModelGroups:
@@ -52,8 +55,8 @@ class ModelGroups:
         Raises ScenarioError if the sizes do not multiply to the workers, or pipeline stages would be played.
         """
         table, captured = job.parallel, trace.parallel
-        sizes = {name: getattr(table, name) or captured[name] for name in ("tensor", "expert", "pipeline")}
-        tensor, expert, pipeline = sizes.values()
+        sizes = {name: getattr(table, name) or captured[name] for name in captured}
+        tensor, context, expert, pipeline = sizes.values()
         origin = {name: "" if getattr(table, name) else f" (of the trace {trace.name})" for name in sizes}
         path = f"{where}.parallel"
         if not trace.communications:
@@ -65,13 +68,14 @@ class ModelGroups:
         if job.workers % tensor:
             what = f"{tensor} workers to a tensor group{origin['tensor']} do not divide {job.workers} workers"
             raise ScenarioError(what, f"{path}.tensor", "groups of a size that divides them")
-        data = job.workers // tensor
-        if data % expert:
-            what = (
-                f"{expert} workers to an expert group{origin['expert']} do not divide {data}, one of every tensor group"
-            )
-            raise ScenarioError(what, f"{path}.expert", f"a number that divides {data}")
-        return cls(tensor, expert, data)
+        data = left = job.workers // tensor
+        for name, noun, groups in (("context", "a context", "tensor"), ("expert", "an expert", "context")):
+            if left % sizes[name]:
+                group = f"{sizes[name]} workers to {noun} group{origin[name]}"
+                what = f"{group} do not divide {left}, one of every {groups} group"
+                raise ScenarioError(what, f"{path}.{name}", f"a number that divides {left}")
+            left //= sizes[name]
+        return cls(tensor, expert, data, context)
 
     def size(self, dimension: str) -> int:
         """Return the number of members of a group."""
@@ -79,7 +83,7 @@ class ModelGroups:
 
     def members(self, dimension: str) -> Ints:
         """Return the workers of every group: int64[groups, members]."""
-        return group_members(dimension, self.tensor, self.expert, self.data)
+        return group_members(dimension, self.tensor, self.expert, self.data, self.context)
 
     def misfits(self, job: Any, trace: Trace, where: str) -> Iterator[Mistake]:
         """Yield a mistake if no group has two members, or if the algorithm does not work for a group's size."""

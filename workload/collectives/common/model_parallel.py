@@ -11,8 +11,8 @@ takes a + m b, those of S bytes among g workers by rings take
     broadcast log2(g)(a + S b)
 
 These communications may not lose anything; all of their packets are important and in queue 0, since a pass stalls for
-them (our choice). In the Result they are "tensor_parallel", "expert_parallel" and "data_parallel" messages of their
-layer, without values, since no file contains them. Gradients of experts are summed among the workers with the same
+them (our choice). In the Result they are messages of their layer and of the kinds `KIND_OF`, without
+values, since no file contains them. Gradients of experts are summed among the workers with the same
 experts, in separate buckets.
 """
 
@@ -58,6 +58,7 @@ ELEMENT = 4
 """Bytes: segments of a communication are multiples of this (our choice)."""
 KIND_OF = {
     "tensor": "tensor_parallel",
+    "context": "context_parallel",
     "expert": "expert_parallel",
     "data": "data_parallel",
     "expert_data": "data_parallel",
