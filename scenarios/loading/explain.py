@@ -8,6 +8,7 @@ an expectation. An unknown key is answered with the nearest known one.
 from __future__ import annotations
 
 import difflib
+import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -179,7 +180,8 @@ def _field_summary(location: Location, root: type[ScenarioTable]) -> str:
         name = str(location[-1])
         text = description(model, name) if name in model.model_fields else None
         if text:
-            return " ".join(text.split()).split(". ")[0].rstrip(".")
+            first = re.split(r"\.(?= [A-Z])|;", " ".join(text.split()))[0].rstrip(".")
+            return first if first[1:2].isupper() else first[:1].lower() + first[1:]
     return "a value"
 
 

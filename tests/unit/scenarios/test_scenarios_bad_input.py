@@ -196,7 +196,10 @@ def test_missing_field_error_includes_its_description():
     found = mistakes(tables)
     assert found[0].startswith("topology.kind: is missing; expected")
     assert "star" in found[0]
-    assert found[1].startswith("job[0].trace: is missing; expected Name of a bundled trace")
+    assert found[1].startswith("job[0].trace: is missing; expected name of a bundled trace")
+    tables["job"][0]["trace"], tables["topology"]["kind"] = "resnet20", "star"
+    tables["traffic"] = [{"kind": "permutation", "size": "1KB"}]
+    assert mistakes(tables) == ["traffic[0].name: is missing; expected letters, digits and . _ + - only"]
 
 
 def test_colocated_servers_cannot_exceed_workers():
@@ -319,7 +322,7 @@ def test_values_in_messages_are_shortened():
 def test_missing_key_error_quotes_first_sentence_of_description():
     found = mistakes(changed("job.0.exchange", {"kind": "overlapped"}))
     assert found == [
-        "job[0].exchange.batch: is missing; expected Samples per worker and step, which set the size of activations and "
+        "job[0].exchange.batch: is missing; expected samples per worker and step, which set the size of activations and "
         "errors of fully connected layers"
     ]
 
