@@ -31,6 +31,11 @@ class JudgedRun:
     bottleneck: Bottleneck
 
     @property
+    def quoted_name(self) -> str:
+        """The name, in quotation marks if it has a comma, which would end it in a sentence."""
+        return f'"{self.name}"' if "," in self.name else self.name
+
+    @property
     def mean_ps(self) -> float:
         """Mean iteration over seeds, picoseconds."""
         return self.samples.mean_ps
@@ -75,24 +80,24 @@ class Verdict:
     def _answer(self) -> str:
         best = self.ranking[0]
         if len(self.runs) == 1:
-            return f"{self.subject or best.name} is {best.bottleneck.text}."
+            return f"{self.subject or best.quoted_name} is {best.bottleneck.text}."
         slower = [run for run in self.ranking if run not in self.alike]
         if not slower:
             spread = max(abs(self.against_fastest(run).change) for run in self.runs)
             least = max(self.against_fastest(run).resolution for run in self.runs if run is not best)
             return (
-                f"No difference between {_listed([run.name for run in self.runs])}: their mean iterations differ by "
+                f"No difference between {_listed([run.quoted_name for run in self.runs])}: their mean iterations differ by "
                 f"{'nothing' if not spread else f'at most {share_text(spread)}'}, and less than {share_text(least)} "
                 f"counts as chance. The job is {best.bottleneck.text}."
             )
-        names = _listed([run.name for run in self.alike])
+        names = _listed([run.quoted_name for run in self.alike])
         verb = "are fastest, without a difference between them" if len(self.alike) > 1 else "is fastest"
-        gaps = [f"{share_text(1 - best.mean_ps / run.mean_ps)} less than {run.name}" for run in slower]
+        gaps = [f"{share_text(1 - best.mean_ps / run.mean_ps)} less than {run.quoted_name}" for run in slower]
         if len(gaps) > MOST_NAMED:
             gaps = [*gaps[: MOST_NAMED - 1], f"... {gaps[-1]}"]
-        who = "The fastest" if len(self.alike) > 1 else best.name
+        who = "The fastest" if len(self.alike) > 1 else best.quoted_name
         first = self.runs[0]
-        begin = "" if first in self.alike else f"{first.name}, the first, is {first.bottleneck.text}. "
+        begin = "" if first in self.alike else f"{first.quoted_name}, the first, is {first.bottleneck.text}. "
         return (
             f"{names} {verb}: {time_text(best.mean_ps)} per iteration, {_joined(gaps)}. "
             f"{begin}{who} is {best.bottleneck.text}."

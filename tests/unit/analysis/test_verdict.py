@@ -127,13 +127,13 @@ def test_verdict_finds_the_bottleneck_that_was_built_in(kind: str, number: int, 
 def test_runs_that_differ_by_chance_are_not_different(number: int, tmp_path: Path) -> None:
     made = Maker(tmp_path, number).nothing()
     runs = []
-    for policy, seed in (("a", 1 + number), ("b", 100 + number)):
+    for policy, seed in (("a", 1 + number), ("b, faster", 100 + number)):
         result = simulate(made.model_copy(update={"seed": seed}))
         result.summary.update(policy=policy, label=policy)
         runs.append(result)
     verdict = verdict_of(*runs)
     assert verdict.runs[0].mean_ps != verdict.runs[1].mean_ps
-    assert verdict.text.startswith("No difference between a and b: "), verdict.text
+    assert verdict.text.startswith('No difference between a and "b, faster": '), verdict.text
     assert len(verdict.alike) == 2
 
 
