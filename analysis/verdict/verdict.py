@@ -86,7 +86,7 @@ class Verdict:
             spread = max(abs(self.against_fastest(run).change) for run in self.runs)
             least = max(self.against_fastest(run).resolution for run in self.runs if run is not best)
             return (
-                f"No difference between {_listed([run.quoted_name for run in self.runs])}: their mean iterations differ by "
+                f"No difference between {_listed([run.quoted_name for run in self.runs])}: mean iterations differ by "
                 f"{'nothing' if not spread else f'at most {share_text(spread)}'}, and less than {share_text(least)} "
                 f"counts as chance. The job is {best.bottleneck.text}."
             )
