@@ -1,7 +1,7 @@
-"""Ends the process if compiled code ignores SIGINT or SIGTERM.
+"""Ends the process if compiled code ignores SIGINT, SIGTERM or the end of `--max-wall`.
 
 Python handles signals between bytecodes only. The packet engine returns every twentieth of a second for that, but a
-user's compiled rule may loop for ever, and then neither Ctrl-C nor SIGTERM would have an effect.
+user's compiled rule may loop for ever, and then neither Ctrl-C nor SIGTERM nor a time limit would have an effect.
 """
 
 from __future__ import annotations
@@ -24,6 +24,21 @@ WORDS = (
     "gradwire: ended without a Result: compiled code has not returned for {:g} s; does a user-defined compiled rule "
     "loop for ever?\n"
 )
+
+
+@contextmanager
+def wall_limit(seconds: float | None) -> Iterator[None]:
+    """Context in which compiled code that does not return is ended `GRACE_S` after a time limit; None for no limit."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: None)  # the listener hears of it; the run ends by itself
+    signal.setitimer(signal.ITIMER_REAL, seconds, GRACE_S)  # again, as an engine may be compiling at the first time
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
@@ -51,7 +66,7 @@ def watchdog() -> Iterator[None]:
 def _listen(reading: int, main: int) -> None:
     with os.fdopen(reading, "rb", buffering=0) as signals:
         while numbers := signals.read(1):
-            if numbers[0] in ENDS:
+            if numbers[0] in (*ENDS, signal.SIGALRM):
                 _wait(main, numbers[0])
 
 
@@ -61,7 +76,7 @@ def _wait(main: int, number: int) -> None:
     while call is not None and _machine_code(main) is call:
         if time.process_time() - begun > GRACE_S:
             os.write(2, WORDS.format(GRACE_S).encode())
-            os._exit(128 + number)
+            os._exit(1 if number == signal.SIGALRM else 128 + number)
         time.sleep(LOOK_S)
 
 

@@ -282,6 +282,17 @@ def forever(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_wall_limit_ends_user_rule_with_endless_loop(forever):
+    """The engine looks at the clock when its machine code returns, which it does not."""
+    command = [sys.executable, "-c", ASKED, "run", str(forever), "--max-wall", "1s"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 1
+    assert "compiled code has not returned for 0.5 s" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_ends_user_rule_with_endless_loop(forever, number, code):
     """Python cannot handle the signal, because the machine code does not return."""

@@ -16,6 +16,7 @@ from gradwire.cli import options
 from gradwire.cli.early_imports import import_during_run, without_collector
 from gradwire.cli.effect_notes import print_notes
 from gradwire.cli.terminal import for_people, progress
+from gradwire.cli.watchdog import wall_limit
 from gradwire.scenarios.interrupt import defer_interrupt, mark_caught
 
 if TYPE_CHECKING:
@@ -186,8 +187,8 @@ def _simulate(
                     check_uncompiled(scenarios)
                     compile_ahead(scenarios)  # all engines, in parallel
                 on_progress = import_during_run(progress_text(show, scenario), threads)
-                results.append(
-                    simulate(
+                with wall_limit(max_wall_s):
+                    result = simulate(
                         scenario,
                         threads=threads,
                         progress=on_progress,
@@ -195,7 +196,7 @@ def _simulate(
                         fast_forward=fast_forward,
                         compiled=compiled,
                     )
-                )
+                results.append(result)
                 results[-1].timing.update(command)
         except Stalled as stop:
             typer.echo(f"gradwire: {scenario.name} {scenario.policy_name}: {stop}", err=True)
