@@ -123,9 +123,10 @@ def test_event_loop_uses_no_cpu_time_while_waiting():
 def test_uncounted_timers_do_not_affect_punctuality():
     loop, begin = EpollLoop(), time.monotonic_ns()
     loop.agent.begin_ns = begin
-    loop.at(5 * MS, lambda: time.sleep(0.02))
-    loop.at(6 * MS, lambda: None, counts=False)
-    loop.at(30 * MS, loop.stop)
+    late = []
+    loop.at(5 * MS, lambda: time.sleep(0.5))
+    loop.at(6 * MS, lambda: late.append(time.monotonic_ns() - begin - 6 * MS), counts=False)
+    loop.at(1000 * MS, loop.stop)
     loop.run()
     loop.close()
-    assert loop.punctuality()["timers"] == 2 and loop.punctuality()["max_ns"] < 10 * MS
+    assert loop.punctuality()["timers"] == 2 and loop.punctuality()["max_ns"] < min(late)
