@@ -1,4 +1,4 @@
-"""Supplies the package metadata that pyproject.toml cannot hold, README.md for an index and the project's addresses.
+"""Supplies what pyproject.toml cannot hold: README.md for an index, the project's addresses, links in the sdist.
 
 An index shows README.md alone, where links to other files of the repository lead nowhere. `REPOSITORY`, from the
 environment variable `GRADWIRE_REPOSITORY` or from the line below, is the one place that names the address of the
@@ -56,9 +56,22 @@ def version_of(root: Path) -> str:
 
 if __name__ == "__main__":
     from setuptools import setup
+    from setuptools.command.sdist import sdist
 
     here = Path(__file__).resolve().parent
+    links = {path.relative_to(here): os.readlink(path) for path in (here / "gradwire").iterdir() if path.is_symlink()}
+
+    class TreeWithLinks(sdist):
+        """Pack the tree as it is in the repository: each package once, and the link of `gradwire/` to it."""
+
+        def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+            files = [name for name in files if not any(link in Path(name).parents for link in links)]
+            super().make_release_tree(base_dir, files)
+            for link, target in links.items():
+                (Path(base_dir) / link).symlink_to(target)
+
     setup(
+        cmdclass={"sdist": TreeWithLinks},
         long_description=shown((here / "README.md").read_text("utf-8"), REPOSITORY, version_of(here)),
         long_description_content_type="text/markdown",
         project_urls=addresses(REPOSITORY),
