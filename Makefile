@@ -7,6 +7,8 @@
 #   make test-ray                  tests of sweeps on a Ray cluster (installs Ray, 230 MB, for them)
 #   make quick                     lint, types, and the unit tests that take no kernel and no patience
 #   make lint | make bench | make clean
+#   make release-check             build, check and install what a release uploads; docs in CONTRIBUTING.md
+#   make image                     the container image gradwire:VERSION, with podman, docker or buildah
 #
 # Real sockets (docs/testbed.md), on Debian or Ubuntu:
 #   make packages                  what the testbed needs of the system (asks for sudo unless run as root)
@@ -14,6 +16,7 @@
 #   make uml                       the kernel for virtual time, built once and kept outside of this directory
 #   make demo-emu                  kernel TCP and DLCP through a real switch (asks for sudo)
 #
+# PYTHONS="/a/python3.12 /b/python3.13" make release-check   also installs for these, besides those on PATH
 # PYTHON=/path/to/python3.12 make demo   picks the interpreter for a new .venv
 # TORCH_INDEX=URL make test            takes torch from another package index, such as the one with CPU-only builds
 
@@ -26,6 +29,9 @@ TORCH_INDEX ?=
 # The first interpreter on PATH that is new enough; empty if there is none.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+VERSION = $(shell sed -n 's/^VERSION = "\(.*\)"$$/\1/p' scenarios/version.py)
+BUILDER ?= $(firstword $(foreach b,podman docker buildah,$(shell command -v $(b))))
 
 BASE_STAMP := $(VENV)/.installed-base
 TEST_STAMP := $(VENV)/.installed-test
@@ -43,7 +49,7 @@ UML_PACKAGES := gcc make flex bison bc xz-utils bzip2
 # The kernel's source as the distribution has it: Debian 12, Debian 13, Ubuntu.
 KERNEL_SOURCES := linux-source-6.1 linux-source-6.12 linux-source
 
-.PHONY: demo demo-emu test test-full test-ray quick lint bench clean packages packages-tests uml
+.PHONY: demo demo-emu test test-full test-ray quick lint bench clean packages packages-tests uml release-check image
 
 demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
@@ -108,6 +114,16 @@ lint: $(TEST_STAMP)
 
 bench: $(BASE_STAMP)
 	$(BIN)/gradwire bench fabric
+
+# What is checked lies in dist/ afterwards, if every check succeeds.
+release-check: $(TEST_STAMP)
+	$(BIN)/python -m tests.release_check $(foreach p,$(PYTHONS),--python $(p))
+
+# GRADWIRE_REPOSITORY=URL names the repository in the image's labels.
+image:
+	@[ -n "$(BUILDER)" ] || { echo "make image needs podman, docker or buildah on the PATH." >&2; exit 2; }
+	$(BUILDER) build -f Containerfile -t gradwire:$(VERSION) --build-arg VERSION=$(VERSION) \
+		--build-arg REPOSITORY=$(GRADWIRE_REPOSITORY) .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,25 +7,20 @@ import email
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shared import computed_once
 
 import gradwire
+from tests.release_check import build, copy_files, packaged, sdist_problems, tracked_files, unpack, wheel_problems
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = (
-    "scenarios", "result_store", "jit", "protocols", "traces", "topology", "workload", "sim", "emu", "training", "analysis", "studies",
-    "testing", "benchmarks",
-)  # fmt: skip
-
 BELOW = {"scenarios", "result_store", "jit", "protocols"}
 WORLD = {*BELOW, "traces", "topology", "workload"}
 ALLOWED: dict[str, set[str]] = {
@@ -46,49 +41,27 @@ ALLOWED: dict[str, set[str]] = {
 """Which rooms the modules of a room may import."""
 
 
-def tracked() -> set[str]:
-    """Files of the rooms and of the package that belong in an installation, relative to the package."""
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode:
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    """Return the files that git tracks."""
+    files = tracked_files()
+    if not files:
         pytest.skip("not a git checkout")
-    files = set()
-    for name in listed.stdout.splitlines():
-        path = Path(name)
-        if path.parts[0] == "gradwire" and not (ROOT / path).is_symlink():
-            path = path.relative_to("gradwire")
-        elif path.parts[0] not in ROOMS:
-            continue
-        if path.suffix != ".md" or "bundled" in path.parts:
-            files.add(str(path))
+    assert len(packaged(files)) > 700
     return files
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A source distribution of a copy of the tree, and the wheel that is built from nothing but it."""
-    pytest.importorskip("setuptools", "69", reason="builds the package (extra: dev)")
-    files = sorted(tracked())
-    assert len(files) > 300
-    place = tmp_path_factory.mktemp("build")
-    tree = place / "tree"
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in listed.splitlines():
-        if (ROOT / name).exists():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
-    build = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
+def built(tracked: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the source distribution of the tracked files, and the wheel that is built from nothing but it."""
+    pytest.importorskip("build", reason="builds the package (extra: dev)")
 
-    def make(what: str, folder: Path) -> Path:
-        words = [sys.executable, "-c", build, what, str(place)]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return place / done.stdout.split()[-1]
+    def artefacts() -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp("build")
+        sdist, wheel = build(copy_files(tracked, folder / "tree"), folder / "dist", "--no-isolation")
+        return sdist, wheel
 
-    source = make("build_sdist", tree)
-    with tarfile.open(source) as archive:
-        archive.extractall(place / "unpacked", filter="data")
-    (unpacked,) = (place / "unpacked").iterdir()
-    return source, make("build_wheel", unpacked)
+    return computed_once(tmp_path_factory, "built-package", artefacts)
 
 
 @pytest.fixture(scope="module")
@@ -152,30 +125,58 @@ def test_wheel_metadata_names_authors_licence_and_classifiers(built: tuple[Path,
 
 
 @pytest.mark.slow
-def test_source_distribution_contains_docs_examples_and_tests(built: tuple[Path, Path]) -> None:
-    with tarfile.open(built[0]) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    wanted = {name for name in listed if name.startswith(("docs/", "examples/", "tests/")) and (ROOT / name).exists()}
-    wanted |= {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "setup.py"}
-    assert wanted - names == set() and not any(name.endswith(".pyc") for name in names)
+def test_artefacts_contain_the_tracked_files(built: tuple[Path, Path], tracked: list[str]) -> None:
+    sdist, wheel = built
+    assert sdist_problems(sdist, tracked) == [] and wheel_problems(wheel, tracked) == []
+
+
+@pytest.mark.slow
+def test_other_contents_of_artefacts_are_reported(built: tuple[Path, Path], tracked: list[str]) -> None:
+    missing = ["docs/a.md", "sim/a.toml", ".containerignore2"]
+    left_out = {"scenarios/units.py", "gradwire/py.typed", "README.md"}
+    other = [name for name in [*tracked, *missing] if name not in left_out]
+    assert set(sdist_problems(built[0], other)) == {
+        *(f"lacks {name}" for name in missing),
+        *(f"has the unwanted {name}" for name in left_out),
+    }
+    assert set(wheel_problems(built[1], other)) == {
+        "lacks gradwire/sim/a.toml", "has the unwanted gradwire/scenarios/units.py",
+        "has the unwanted gradwire/py.typed",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_unpacked_source_distribution_runs_its_own_tests(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """The links from `gradwire/` to its packages are in it, and lead into the unpacked tree."""
+    tree = unpack(built[0], tmp_path)
+    assert (tree / "gradwire" / "sim").is_symlink() and (tree / "gradwire" / "sim").resolve() == tree / "sim"
+    (tree / "tests" / "test_place.py").write_text(
+        "import gradwire.scenarios.units as units\n\n"
+        f"def test_place():\n    assert units.__file__.startswith({str(tree)!r})\n"
+    )
+    words = ["-m", "pytest", "-q", "-p", "no:xdist", "tests/test_place.py", "tests/unit/scenarios/test_units.py"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_container_context_builds_the_same_wheel(built: tuple[Path, Path], tracked: list[str], tmp_path: Path) -> None:
+    """The files that .containerignore leaves give the wheel of the source distribution, byte by byte."""
+    lines = (ROOT / ".containerignore").read_text().splitlines()
+    assert lines[1] == "*", "everything is ignored but what is named"
+    names = {line[1:] for line in lines if line.startswith("!")}
+    context = copy_files([name for name in tracked if name.partition("/")[0] in names], tmp_path / "context")
+    assert {each.name for each in context.iterdir()} == names
+    (wheel,) = build(context, tmp_path / "dist", "--wheel", "--no-isolation")
+    assert wheel.read_bytes() == built[1].read_bytes()
 
 
 def test_project_urls_share_one_base(setup_file: dict[str, Any]) -> None:
     assert setup_file["addresses"]("") == {}
     assert {each.partition(BASE)[0] for each in setup_file["addresses"](BASE).values()} == {""}
-
-
-@pytest.mark.slow
-def test_wheel_contains_only_the_gradwire_package(installed: Path) -> None:
-    tops = {each.name for each in installed.iterdir()}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"gradwire"}
-    found = {
-        str(each.relative_to(installed / "gradwire")) for each in (installed / "gradwire").rglob("*") if each.is_file()
-    }
-    assert (sorted(tracked() - found), sorted(found - tracked())) == ([], [])
 
 
 @pytest.mark.slow
