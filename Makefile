@@ -119,11 +119,11 @@ bench: $(BASE_STAMP)
 release-check: $(TEST_STAMP)
 	$(BIN)/python -m tests.release_check $(foreach p,$(PYTHONS),--python $(p))
 
-# GRADWIRE_REPOSITORY=URL names the repository in the image's labels.
+# Its labels name the repository if setup.py knows the address.
 image:
 	@[ -n "$(BUILDER)" ] || { echo "make image needs podman, docker or buildah on the PATH." >&2; exit 2; }
 	$(BUILDER) build -f Containerfile -t gradwire:$(VERSION) --build-arg VERSION=$(VERSION) \
-		--build-arg REPOSITORY=$(GRADWIRE_REPOSITORY) .
+		--build-arg REPOSITORY=$(shell $(PYTHON) -c "import runpy; print(runpy.run_path('setup.py')['REPOSITORY'])") .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -50,7 +50,7 @@ def test_disagreeing_versions_are_reported(changelog: str, citation: str, releas
     assert len(found) == len(problems) and all(part in text for part, text in zip(problems, found, strict=True)), found
 
 
-def test_citation_is_valid_and_agrees_with_the_package() -> None:
+def test_citation_is_valid_and_agrees_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     cffconvert = pytest.importorskip("cffconvert", reason="validates CITATION.cff (extra: dev)")
     citation = cffconvert.Citation(CITATION)
     citation.validate()
@@ -58,6 +58,8 @@ def test_citation_is_valid_and_agrees_with_the_package() -> None:
     fields = yaml.safe_load(CITATION)
     assert fields["authors"] == PROJECT["authors"] and fields["license"] == PROJECT["license"]
     assert fields["keywords"] == PROJECT["keywords"]
+    monkeypatch.delenv("GRADWIRE_REPOSITORY", raising=False)
+    assert fields.get("repository-code", "") == runpy.run_path(str(ROOT / "setup.py"))["REPOSITORY"]
 
 
 @pytest.mark.parametrize("base", ["", BASE])
@@ -186,10 +188,14 @@ def test_container_image_runs_the_demo_without_root() -> None:
             output(builder, "rm", container)
 
 
-def test_pythons_at_hand_start_and_are_new_enough() -> None:
-    found = pythons_at_hand()
-    assert found[f"{sys.version_info[0]}.{sys.version_info[1]}"] == sys.executable
-    assert all(int(version.partition(".")[2]) >= 11 for version in found)
+def test_pythons_at_hand_start_and_are_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shim of a version manager is on PATH, but ends with 127 if its Python is not chosen."""
+    for name, script in (("3.10", "echo 3.10"), ("3.12", "echo 3.12"), ("3.13", "exit 127"), ("3.14", "echo 3.14")):
+        (tmp_path / f"python{name}").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / f"python{name}").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    this = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert pythons_at_hand() == {"3.12": "python3.12", "3.14": "python3.14", this: sys.executable}
 
 
 def test_release_check_refuses_a_missing_python() -> None:
