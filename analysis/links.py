@@ -16,18 +16,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gradwire.analysis.metrics import DROPS
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.lazy_table import dictionary_encoded
 from gradwire.result_store.result import Result
 from gradwire.scenarios.arrays import AnyInts, Ints
 from gradwire.scenarios.json_data import Json
 
+if TYPE_CHECKING:
+    from gradwire.topology import Network
+
 LINK_CAUSES = ("link_loss", "link_down")
 """Causes of drops on the link behind a port: the port did send the packet."""
+
+
+def busy_shares(network: Network, result: Result) -> dict[str, float]:
+    """Return the share of a run in which each port of a network sends; nothing for a run of no length."""
+    ends = zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True)
+    names = [f"{network.names[a]}->{network.names[b]}" for a, b in ends]
+    rates = dict(zip(names, network.link_rate.tolist(), strict=True))
+    span = int(result.summary.get("totals", {}).get("simulated_ps", 0))
+    sent = zip(result.ports["port"].to_pylist(), result.ports["bytes"].to_pylist(), strict=True)
+    return {port: 8e12 * size / rates[port] / span for port, size in sent if port in rates} if span > 0 else {}
+
+
+def lost_packets(result: Result) -> dict[str, int]:
+    """Return the packets that each port dropped, for any cause."""
+    counts = [np.maximum(to_numpy(result.ports[cause]), 0) for cause in DROPS]
+    return dict(zip(result.ports["port"].to_pylist(), np.sum(counts, axis=0).tolist(), strict=True))
 
 
 class Bundle(NamedTuple):

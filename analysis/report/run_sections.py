@@ -108,7 +108,7 @@ def run_section(
         section.lead, sentences = sentences[0], sentences[1:]
     parts, trouble = _parts(comparison, again)
     section.add(tiles(comparison.verdicts))
-    section.add(setting_card(comparison, again[0].found.network if again else None))
+    section.add(setting_card(comparison))
     section.add(*(chart(item) for item in charts(comparison, parts)))
     section.add(*_timeline(again), bullet_list([*notes, *comparison.identical, *trouble]))
     section.add(heading("Figures"))

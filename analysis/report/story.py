@@ -7,29 +7,29 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from gradwire.analysis.comparison.tables import headings, whole_networks
+from gradwire.analysis.report.topology_picture import topology_picture
 from gradwire.analysis.verdict.verdict import Verdict
 from gradwire.result_store.result import Result
-from gradwire.scenarios.readable import change_text, count_text, rate_text, share_text, time_text
+from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
 from gradwire.scenarios.version import VERSION
 
 if TYPE_CHECKING:
     from gradwire.analysis.comparison.compare import Comparison
-    from gradwire.topology import Network
 
 MOST_KEYS = 8
 """Keys in which policies differ that the card lists (our choice)."""
 IGNORED = ("name", "description", "policy", "seed", "modules")
 
 
-def setting_card(comparison: Comparison, network: Network | None) -> str:
-    """Return a list of the job, its model, the network, the policies, seeds and version."""
+def setting_card(comparison: Comparison) -> str:
+    """Return the job, its model, the network, drawn too, the policies, seeds and version."""
     first = comparison.results[0]
-    lines = [*_jobs(first, comparison), *_network(first, network), *_policies(comparison)]
+    lines = [*_jobs(first, comparison), *_policies(comparison)]
     seeds = sorted({int(result.summary.get("seed", 0)) for result in [*comparison.results, *comparison.other_seeds]})
     lines.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))
     lines.append(("version", f"gradwire {first.summary.get('versions', {}).get('gradwire', VERSION)}"))
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)
-    return f'<dl class="card">{items}</dl>'
+    return f'<div class="setting"><dl class="card">{items}</dl>{topology_picture(first)}</div>'
 
 
 def _jobs(result: Result, comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -53,20 +53,6 @@ def _jobs(result: Result, comparison: Comparison) -> Iterator[tuple[str, str]]:
             yield "model", f"{usage.entry['title']}{part}, on {usage.entry['gpu']} (roofline)"
     for traffic in result.tables.get("traffic", []):
         yield "traffic", f"{traffic.get('name', '')}: {traffic.get('kind', '')}"
-
-
-def _network(result: Result, network: Network | None) -> Iterator[tuple[str, str]]:
-    topology = result.tables.get("topology", {})
-    kind = str(topology.get("kind", "")).replace("_", "-")
-    if network is not None:
-        rates = sorted({int(rate) for rate in network.link_rate.tolist()})
-        hosts, switches = len(network.cards.hosts), network.switch_count
-        ending = "es" * (switches != 1)
-        cards = f", {network.host_count} cards" if network.host_count != hosts else ""
-        yield ("network", f"{kind}: {hosts} hosts{cards}, {switches} switch{ending}, {network.link_count // 2} cables")
-        yield "rates", ", ".join(rate_text(rate) for rate in rates)
-    elif kind:
-        yield "network", kind
 
 
 def _policies(comparison: Comparison) -> Iterator[tuple[str, str]]:

@@ -19,13 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-import numpy as np
-
 from gradwire.analysis.breakdown.breakdown import Breakdown, breakdown
 from gradwire.analysis.breakdown.result_context import ResultContext
+from gradwire.analysis.links import busy_shares
 from gradwire.analysis.measurement_window import durations, steady_state
 from gradwire.analysis.verdict.model_usage import ModelUsage, usages_of
-from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
 from gradwire.scenarios.errors import GradwireError
 from gradwire.scenarios.json_data import Json
@@ -183,22 +181,12 @@ def kind_of(gains: Mapping[str, float], busy_while_held: float) -> str:
 def hot_link(context: ResultContext) -> tuple[str, float] | None:
     """Return the link that is much busier than all other cables; None if there is none. With it comes the share of the
     time in which it sends."""
-    network, result = context.network, context.result
-    ends = zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True)
-    names = [f"{network.names[a]}->{network.names[b]}" for a, b in ends]
-    rates = dict(zip(names, network.link_rate.tolist(), strict=True))
-    ports, sent = result.ports["port"].to_pylist(), to_numpy(result.ports["bytes"])
-    span = int(result.summary.get("totals", {}).get("simulated_ps", 0))
-    pairs = zip(ports, sent.tolist(), strict=True)
-    busy = np.array([8e12 * size / rates[port] if port in rates else 0.0 for port, size in pairs])
-    if span <= 0 or not (busy > 0).any():
+    busy = busy_shares(context.network, context.result)
+    if not any(busy.values()):
         return None
-    busy, most = busy / span, int(busy.argmax())
-    both_ways = {ports[most], "->".join(reversed(ports[most].split("->")))}
-    others = [float(share) for port, share in zip(ports, busy, strict=True) if port not in both_ways]
-    if busy[most] < max(HOT, HOT_FACTOR * max(others, default=0.0)):
-        return None
-    return ports[most], min(1.0, float(busy[most]))
+    most = max(busy, key=busy.__getitem__)
+    others = [share for port, share in busy.items() if port not in (most, "->".join(reversed(most.split("->"))))]
+    return (most, min(1.0, busy[most])) if busy[most] >= max(HOT, HOT_FACTOR * max(others, default=0.0)) else None
 
 
 def _steady_means(result: Result, job: str) -> tuple[float, float]:
