@@ -5,8 +5,8 @@
     completion_time    share of messages slower than a time, a panel per kind of message; p99 if there is one
     packets_again      packets lost by cause and retransmissions, per 100 data packets, of everything in a run together
 
-They are as wide as two columns of a paper (7.16 in) with letters of 8 pt, so they need no scaling there. Colours are
-those of Okabe and Ito, distinct for colour-blind readers; a run has the same colour and line in all figures.
+They are as wide as two columns of a paper (7.16 in) with letters of 8 pt, so they need no scaling there. Colours
+and lines are those of pages (`gradwire.analysis.palette`); a run has the same in all figures.
 matplotlib is used without a display (Agg) and without pyplot's global state.
 """
 
@@ -29,6 +29,7 @@ from gradwire.analysis.breakdown.breakdown import PART_LABELS, PARTS
 from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_networks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
 from gradwire.analysis.metrics import DROPS, Metrics, tail
+from gradwire.analysis.palette import CAUSE_COLOURS, COLOURS, DASHES, LIGHT, PART_COLOURS, colour_and_dash
 from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.json_data import Json
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
 
 Run = tuple[Result, Metrics]
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#000000")
-STYLES: tuple[object, ...] = ("-", "--", "-.", ":", (0, (7, 2)), (0, (1, 2.5)), (0, (5, 1, 1, 1, 1, 1)))
-"""Their number has no common divisor with the colours', so 56 curves differ."""
+STYLES: tuple[object, ...] = tuple((0, tuple(length / 2 for length in dash)) if dash else "-" for dash in DASHES)
+"""`DASHES` in widths of a line."""
 WIDTH = 7.16
 """Inches: the text width of a page in two columns."""
 PAPER_STYLE: Any = {
@@ -53,19 +53,17 @@ PAPER_STYLE: Any = {
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
 }
-GREY = "#595959"
-CAUSES: Mapping[str, tuple[str, str]] = {
-    "drops_tail": ("dropped: buffer full", "#D55E00"),
-    "drops_selective": ("dropped: droppable, above K", "#56B4E9"),
-    "drops_loss": ("lost on a link", "#CC79A7"),
-    "drops_evicted": ("dropped: evicted", "#E69F00"),
-    "drops_down": ("lost on a cut link", "#000000"),
-    "drops_no_route": ("dropped: no route", "#0072B2"),
-    "retransmitted": ("retransmissions", "#BFBFBF"),
+GREY = LIGHT["dim"]
+CAUSE_LABELS: Mapping[str, str] = {
+    "drops_tail": "dropped: buffer full",
+    "drops_selective": "dropped: droppable, above K",
+    "drops_loss": "lost on a link",
+    "drops_evicted": "dropped: evicted",
+    "drops_down": "lost on a cut link",
+    "drops_no_route": "dropped: no route",
+    "retransmitted": "retransmissions",
 }
-"""Labels and colours of lost packets by cause, and of retransmissions."""
-_COLOURS_IN_ORDER = "#D9D9D9 #8C8C8C #595959 #CC79A7 #56B4E9 #0072B2 #E69F00 #D55E00 #000000".split()
-PART_COLOURS = dict(zip(PARTS, _COLOURS_IN_ORDER, strict=True))
+"""Labels of lost packets by cause, and of retransmissions."""
 PS_PER_MS = 1e9
 LEGEND_COLUMNS = 3
 PANELS_PER_ROW = 2
@@ -83,9 +81,9 @@ def figures(results: Sequence[Result], metrics: Sequence[Sequence[Metrics]]) -> 
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def line_style(number: int) -> Json:
-    """Return colour and line of a run's curves, by its index; they repeat every 56 runs."""
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[number % len(STYLES)]}
+def line_style(number: int, dash: int = -1) -> Json:
+    """Return colour and line of a run's curves, by its index; they repeat every 56 runs. `dash` : another line."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[(number if dash < 0 else dash) % len(STYLES)]}
 
 
 @matplotlib.rc_context(PAPER_STYLE)
@@ -93,7 +91,7 @@ def iteration_time(runs: Sequence[Run]) -> Figure | None:
     """Bars: mean compute, then mean exposed communication, in the steady state. Dots: iterations of single workers,
     first on top; hollow ones are not in the means."""
     names = headings([metrics for _, metrics in runs])
-    shown = [(n, run, names[n]) for n, run in enumerate(runs) if run[1].iteration.count]
+    shown = [(colour_and_dash(runs, n)[0], run, names[n]) for n, run in enumerate(runs) if run[1].iteration.count]
     if not shown:
         return None
     figure, (axes,) = house_figure(1, height=1.1 + 0.62 * len(shown))
@@ -167,7 +165,9 @@ def completion_time(runs: Sequence[Run]) -> Figure | None:
             if kind not in times_by_kind:
                 continue
             values, shares = tail(times_by_kind[kind])
-            (line,) = axes.step(values / PS_PER_MS, shares, where="pre", linewidth=1.4, **line_style(number))
+            (line,) = axes.step(
+                values / PS_PER_MS, shares, where="pre", linewidth=1.4, **line_style(*colour_and_dash(runs, number))
+            )
             curves.setdefault(names[number], line)
             late = metrics.completion[kind].p99_ps
             if late is not None:
@@ -201,7 +201,7 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
         return None
     causes = [
         cause
-        for cause in CAUSES
+        for cause in CAUSE_LABELS
         if cause in ("drops_tail", "drops_selective", "retransmitted")
         or any(getattr(m, cause) > 0 for m, _ in shown_runs)
     ]
@@ -212,10 +212,10 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
         left = 0.0
         for cause in DROPS:
             wide = max(getattr(metrics, cause), 0) * scale
-            axes.barh(row - 0.17, wide, 0.3, left=left, color=CAUSES[cause][1], linewidth=0)
+            axes.barh(row - 0.17, wide, 0.3, left=left, color=LIGHT[CAUSE_COLOURS[cause]], linewidth=0)
             left += wide
         retransmitted = metrics.retransmitted * scale
-        axes.barh(row + 0.17, retransmitted, 0.3, color=CAUSES["retransmitted"][1], linewidth=0)
+        axes.barh(row + 0.17, retransmitted, 0.3, color=LIGHT[CAUSE_COLOURS["retransmitted"]], linewidth=0)
         for value, height in ((left, row - 0.17), (retransmitted, row + 0.17)):
             text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
             write_beside(axes, text, value, height, color=GREY)
@@ -224,7 +224,7 @@ def retransmissions(networks: Sequence[Metrics]) -> Figure | None:
     axes.set_xlim(0, 1.08 * axes.dataLim.x1)  # leaves space for the number beside the longest bar
     axes.set_xlabel("packets per 100 data packets")
     axes.grid(axis="y", visible=False)
-    handles = [axes.barh(0, 0, color=colour, label=label) for label, colour in map(CAUSES.__getitem__, causes)]
+    handles = [axes.barh(0, 0, color=LIGHT[CAUSE_COLOURS[cause]], label=CAUSE_LABELS[cause]) for cause in causes]
     figure.legend(handles=handles, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False)
     return figure
 
@@ -236,17 +236,22 @@ def breakdown_figure(names: Sequence[str], means: Sequence[dict[str, float]]) ->
     if not bars:
         return None
     shown = [part for part in PARTS if any(mean[part] for _, mean in bars)]
+    waits = [part for part in shown if part != "computing"]
+    panels = [(shown, "mean iteration time (ms)"), *([(waits, "exposed waits alone (ms)")] if waits else [])]
     rows = -(-len(shown) // LEGEND_COLUMNS)
-    figure, (axes,) = house_figure(1, height=0.8 + 0.2 * rows + 0.42 * len(bars))
-    for row, (_, mean) in enumerate(bars):
-        left = 0.0
-        for part in shown:
-            wide = mean[part] / PS_PER_MS
-            axes.barh(row, wide, 0.6, left=left, color=PART_COLOURS[part], linewidth=0)
-            left += wide
-        write_beside(axes, f"{three_digits(left)} ms", left, row, fontweight="bold", color="#333333")
-    _name_bars(axes, [name for name, _ in bars], "mean iteration time (ms)", 1.12)
-    handles = [Patch(color=PART_COLOURS[part], label=PART_LABELS[part]) for part in shown]
+    figure, drawn = house_figure(len(panels), height=0.8 + 0.2 * rows + 0.42 * len(bars))
+    for axes, (parts, label) in zip(drawn, panels, strict=True):
+        for row, (_, mean) in enumerate(bars):
+            left = 0.0
+            for part in parts:
+                wide = mean[part] / PS_PER_MS
+                axes.barh(row, wide, 0.6, left=left, color=LIGHT[PART_COLOURS[part]], linewidth=0)
+                left += wide
+            write_beside(axes, f"{three_digits(left)} ms", left, row, fontweight="bold", color="#333333")
+        _name_bars(axes, [name for name, _ in bars], label, 1.24)
+    for axes in drawn[1:]:
+        axes.tick_params(labelleft=False)
+    handles = [Patch(color=LIGHT[PART_COLOURS[part]], label=PART_LABELS[part]) for part in shown]
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS, frameon=False)
     return figure
 

@@ -16,8 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gradwire.analysis.comparison.plots import (
-    CAUSES,
-    COLOURS,
+    CAUSE_LABELS,
     GREY,
     PS_PER_MS,
     apply_house_style,
@@ -31,6 +30,7 @@ from gradwire.analysis.fidelity.fidelity_ports import ALWAYS_SHOWN
 from gradwire.analysis.figure_files import save_figure
 from gradwire.analysis.measurement_window import completion_times
 from gradwire.analysis.metrics import DROPS, MANY_POINTS, measure
+from gradwire.analysis.palette import COLOURS
 from gradwire.result_store.arrow import to_numpy
 from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS
@@ -143,7 +143,7 @@ def _packets(axes: Axes, agreement: Agreement) -> None:
             hatch: Json = {} if style == "-" else {"hatch": "///", "edgecolor": "white"}
             axes.barh(at, value, 0.36, color=colour, linewidth=0, **hatch)
             write_beside(axes, f"{value:,}", value, at, fontsize=8, color=GREY)
-    words = {**{cause: label for cause, (label, _) in CAUSES.items()}, "marks": "congestion marks"}
+    words = {**CAUSE_LABELS, "marks": "congestion marks"}
     axes.set_yticks(range(len(shown)), [words[counter].replace(": ", ":\n") for counter in shown], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, max(1, 1.25 * highest))

@@ -22,7 +22,7 @@ class Chart {
   legend() {
     const { kind, series, parts, colours } = this.data;
     const names = kind === "lines" ? series.map((each) => each.name) : kind === "bars" ? parts : [];
-    if (names.length < 2) return;
+    if (names.length < 2 || (kind === "lines" && series.some((each) => each.labels.length))) return;
     names.forEach((name, n) => {
       const key = look.make("button", { type: "button", class: "key", "aria-pressed": "true" }, this.keys);
       const sample = look.svg("svg", { width: 26, height: 10, "aria-hidden": "true" }, key);
@@ -35,22 +35,12 @@ class Chart {
         this.draw();
       });
     });
-    if (this.data.without) this.switchPart(parts.indexOf(this.data.without));
-  }
-
-  /* A button that takes a part off the axis: without computing, waiting fills the width. */
-  switchPart(n) {
-    const button = look.make("button", { type: "button", class: "run", "aria-pressed": "false", text:
-      "without " + this.data.without }, this.keys);
-    button.addEventListener("click", () => {
-      this.keys.querySelectorAll(".key")[n].click();
-      button.setAttribute("aria-pressed", String(this.hidden.has(n)));
-    });
   }
 
   draw() {
     this.wide = look.wide(this.figure, 260);
     this.spots = [];
+    this.named = [];  // places of names of dots
     this.svg.replaceChildren();
     this[this.data.kind]();
     this.svg.setAttribute("viewBox", `0 0 ${this.wide} ${this.high}`);
@@ -65,7 +55,7 @@ class Chart {
   bars() {
     const { rows, parts, values, colours, unit } = this.data;
     const dots = this.hidden.size ? [] : this.data.dots;  // single values are sums of all parts
-    const left = Math.min(this.wide * 0.34, 12 + 6.8 * Math.max(...rows.map((row) => row.length)));
+    const left = Math.min(this.wide * 0.34, 16 + 6.8 * Math.max(...rows.map((row) => row.length)));
     const each = dots.length ? 46 : 30, right = this.wide - 64, top = 4;
     this.high = top + rows.length * each + 40;
     const shown = values.map((row) => row.map((value, n) => (this.hidden.has(n) ? 0 : value)));
@@ -76,7 +66,11 @@ class Chart {
     this.svg.append(this.text(left + (right - left) / 2, this.high - 4, unit, "middle"));
     rows.forEach((row, place) => {
       const y = top + place * each + 4, thick = 20;
-      this.wrapped(row, left - 8, y + 14, left - 8);
+      this.wrapped(row, left - 12, y + 14, left - 12);
+      if (this.data.runs.length) {
+        look.svg("rect", { x: left - 7, y, width: 4, height: thick, style: `fill:var(--${look.series(this.data.runs[place])})` },
+          this.svg);
+      }
       let from = 0;
       shown[place].forEach((value, n) => {
         if (value > 0) {
@@ -137,9 +131,11 @@ class Chart {
   /* The number of a line's colour and dashes: that of its run in all plots. */
   number(n) { return this.data.series[n].colour >= 0 ? this.data.series[n].colour : n; }
 
+  paint(each, n) { return each.grey ? "grey" : look.series(n); }
+
   line(each, n, points, x, y) {
     if (!points.length) return;
-    const paint = each.grey ? "grey" : look.series(n);
+    const paint = this.paint(each, n);
     const band = points.filter((p) => p.length > 2 && p[2] !== null && p[3] !== null);
     const low = (p) => y(this.data.y.scale === "log" ? Math.max(p[2], p[1] / 1e3) : p[2]);
     if (band.length && this.data.whiskers) {
@@ -159,7 +155,8 @@ class Chart {
       this.stroke(each, n, d, this.svg);
     }
     points.forEach((p, i) => {
-      if (each.dots) this.marker(n, x(p[0]), y(p[1]));
+      if (each.dots) this.marker(n, x(p[0]), y(p[1]), paint).style.opacity = each.dim ? 0.45 : 1;
+      if (each.labels[i]) this.beside(each.labels[i], x(p[0]), y(p[1]));
       const names = new Map(this.data.x.ticks);
       const at = names.get(p[0]) ?? look.number(p[0]);
       const spread = p.length > 2 && p[2] !== null ? ` (${look.number(p[2])} to ${look.number(p[3])})` : "";
@@ -170,19 +167,31 @@ class Chart {
   }
 
   stroke(each, n, d, parent) {
-    if (!each.line) { const m = this.marker(n, 13, 5); parent.append(m); return; }
-    look.svg("path", { d, fill: "none", "stroke-width": each.grey ? 1 : 2, "stroke-dasharray": each.grey ? ""
-      : look.dashes[n % look.dashes.length], style: `stroke:var(--${each.grey ? "grey" : look.series(n)})` }, parent);
-    if (each.dots && parent !== this.svg) parent.append(this.marker(n, 13, 5));
+    const paint = this.paint(each, n), dash = each.grey ? 0 : (each.dash >= 0 ? each.dash : n) % 7;
+    if (!each.line) { parent.append(this.marker(n, 13, 5, paint)); return; }
+    look.svg("path", { d, fill: "none", "stroke-width": each.grey ? 1 : 2,
+      style: `stroke:var(--${paint});stroke-dasharray:var(--d${dash})` }, parent);
+    if (each.dots && parent !== this.svg) parent.append(this.marker(n, 13, 5, paint));
   }
 
-  marker(n, x, y) {
-    const shapes = [[0, 8], [45, 4], [0, 4], [0, 3], [180, 3], [22.5, 8]];  // rotation, corners
+  /* The name of a dot, on the side that has room, below names that are there already. */
+  beside(words, x, y) {
+    const wide = 10 + 6.8 * words.length, fits = x + wide < this.right;
+    const from = fits ? x : x - wide;
+    const taken = (at) => this.named.some((other) => Math.abs(other.at - at) < 13 && from < other.to && other.from < from + wide);
+    let at = y + 4;
+    while (taken(at)) at += 13;
+    this.named.push({ at, from, to: from + wide });
+    this.svg.append(this.text(fits ? x + 9 : x - 9, at, words, fits ? "start" : "end"));
+  }
+
+  marker(n, x, y, paint) {
+    const shapes = [[0, 16], [45, 4], [0, 3], [0, 4], [180, 3], [0, 5], [0, 6], [22.5, 8]];  // rotation, corners
     const [turn, corners] = shapes[n % shapes.length];
     const at = (i) => { const a = (turn + 360 * i / corners - 90) * Math.PI / 180;
       return `${x + 4 * Math.cos(a)} ${y + 4 * Math.sin(a)}`; };
     const d = "M" + Array.from({ length: corners }, (_, i) => at(i)).join("L") + "Z";
-    return look.svg("path", { d, style: `fill:var(--${look.series(n)})` }, this.svg);
+    return look.svg("path", { d, style: `fill:var(--${paint})` }, this.svg);
   }
 
   scale(axis, values, from, to, room) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from gradwire.scenarios.json_data import Json
@@ -31,7 +32,9 @@ class Series:
 
     step : "before" or "after" holds a value until the next point, or from the previous one on.
     colour : number of its colour and dashes, so that a run looks the same in all plots; -1: its place among the lines.
-    dots : draw a marker at every point; `line` : draw a line through them. `note` : text at each point.
+    dash : number of its dashes if they are not those of the colour. labels : text drawn beside each point.
+    grey : in place of its colour; `dim` : a paler one.
+    dots : draw a marker at every point; `line` : draw a line through them. `note` : text in each point's tooltip.
     """
 
     name: str
@@ -40,8 +43,11 @@ class Series:
     dots: bool = False
     line: bool = True
     grey: bool = False
+    dim: bool = False
     colour: int = -1
+    dash: int = -1
     note: Sequence[str] = ()
+    labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,7 @@ class Lines(Chart):
 class Bars(Chart):
     """Stacked bars: one for each of `rows`, in `parts`: values[row][part].
 
-    `dots[row]` : single values as (value, text, whether it is in the mean). `without` : a part that a button takes off
-    the axis.
+    `dots[row]` : single values as (value, text, whether it is in the mean). `runs[row]` : number of the run's colour.
     """
 
     unit: str = ""
@@ -80,7 +85,7 @@ class Bars(Chart):
     colours: Sequence[str] = ()
     values: Sequence[Sequence[float]] = ()
     dots: Sequence[Sequence[tuple[float, str, bool]]] = field(default_factory=tuple)
-    without: str = ""
+    runs: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,17 @@ class Heat(Chart):
     y: Axis = Axis("")
     unit: str = ""
     values: Sequence[Sequence[float | None]] = ()
+
+
+def pareto_front(dots: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indices of the Pareto front (smaller is better), by their first value."""
+    order = sorted(range(len(dots)), key=lambda index: dots[index])
+    best, on_front = inf, []
+    for index in order:
+        if dots[index][1] < best:
+            best = dots[index][1]
+            on_front.append(index)
+    return on_front
 
 
 def rounded(value: Any) -> Any:

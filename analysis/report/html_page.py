@@ -16,6 +16,7 @@ from html import escape
 from importlib import resources
 
 from gradwire.analysis.comparison.tables import Grid, TableRow, html_table
+from gradwire.analysis.palette import style_sheet
 from gradwire.analysis.report.charts import Chart, rounded
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.version import VERSION
@@ -123,7 +124,7 @@ def html_page(title: str, sections: Sequence[PageSection], command: str = "") ->
         head = "" if alone else f'<h2>{escape(section.title)} <span class="kind">{escape(section.kind)}</span></h2>'
         body += [f'<section id="s{number}">{head}{lead}', *section.parts, "</section>"]
     kind = f' <span class="kind">{escape(sections[0].kind)}</span>' if alone else ""
-    style, scripts = _file("page.css"), [_file(name) for name in SCRIPTS]
+    style, scripts = style_sheet() + _file("page.css"), [_file(name) for name in SCRIPTS]
     policy = POLICY.format(_hashed(style), " ".join(map(_hashed, scripts)))
     by = f" by <code>{escape(command)}</code>" if command else ""
     return "\n".join(

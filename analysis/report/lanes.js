@@ -86,7 +86,8 @@ class Lanes {
   buttons() {
     const bar = look.make("div", { class: "bar", role: "group", "aria-label": "view" }, this.figure);
     this.chosen = this.runs.length < 2 ? [] : this.runs.map((run) => {
-      const button = look.make("button", { type: "button", class: "run", text: run.name }, bar);
+      const button = look.make("button", { type: "button", class: "run", text: run.name, style:
+        `border-left:.4rem solid var(--${look.series(run.number)})` }, bar);
       button.addEventListener("click", () => { this.run = run; this.row = -1; this.draw(); });
       return button;
     });

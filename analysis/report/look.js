@@ -4,7 +4,6 @@ const look = {
   paper: false,
   /* Width of a figure: that of its container, or one readable on paper. */
   wide: (figure, least) => look.paper ? 720 : Math.max(least, figure.clientWidth),
-  dashes: ["", "7 4", "9 3 2 3", "2 3", "12 4", "4 2 1 2 1 2", "1 5"],
   /* The current value of a colour variable, on the screen or on paper. */
   colour(name) {
     const from = look.paper ? document.querySelector(".paper") : document.documentElement;

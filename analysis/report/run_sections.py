@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.analysis.breakdown import breakdown
@@ -16,7 +17,8 @@ from gradwire.analysis.comparison.tables import KIND_LABELS, headings, whole_net
 from gradwire.analysis.flows import flow_blocks
 from gradwire.analysis.measurement_window import completion_times, durations, steady_state
 from gradwire.analysis.metrics import DROPS, Metrics, ran_on, tail
-from gradwire.analysis.report.charts import Axis, Bars, Chart, Lines, Series
+from gradwire.analysis.palette import CAUSE_COLOURS, PART_COLOURS, colour_and_dash
+from gradwire.analysis.report.charts import Axis, Bars, Chart, Lines, Series, pareto_front
 from gradwire.analysis.report.html_page import (
     PageSection,
     bare_table,
@@ -48,9 +50,6 @@ CURVE = 250
 """Points of a curve."""
 MOST_TIMELINES = 6
 MOST_DOTS = 400
-PART_COLOURS = dict(zip(breakdown.PARTS, "pale grey dim c3 c4 c0 c1 c5 ink".split(), strict=True))
-CAUSE_COLOURS = ("c5", "c4", "c3", "c1", "ink", "c0")
-"""Colours of the causes in DROPS, in their order; retransmissions are pale."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,14 @@ class TimelineOptions:
 
 @dataclass
 class RebuiltRun:
-    """A Result with its rebuilt context, and the iteration of its timeline; None if there are only flows."""
+    """A Result with its rebuilt context, the iteration of its timeline (None if there are only flows), and its number,
+    that of its colour."""
 
     result: Result
     name: str
     found: ResultContext
     iteration: int | None
+    number: int
 
 
 def rebuild_runs(comparison: Comparison, wanted: TimelineOptions) -> tuple[list[RebuiltRun], list[str]]:
@@ -80,7 +81,8 @@ def rebuild_runs(comparison: Comparison, wanted: TimelineOptions) -> tuple[list[
     names = headings(whole_networks(comparison.metrics))
     if not wanted.timelines:
         return [], []
-    for result, entries, name in zip(comparison.results, comparison.metrics, names, strict=True):
+    for number, (result, entries) in enumerate(zip(comparison.results, comparison.metrics, strict=True)):
+        name = names[number]
         if len(runs) == MOST_TIMELINES:
             notes.append(f"timelines are shown for the first {MOST_TIMELINES} runs")
             break
@@ -92,7 +94,8 @@ def rebuild_runs(comparison: Comparison, wanted: TimelineOptions) -> tuple[list[
         usual = None if entries[0].traffic else typical_iteration(context, entries[0].job)
         if wanted.iteration is not None and not (to_numpy(result.iterations["iteration"]) == wanted.iteration).any():
             raise ResultError(f"has no iteration {wanted.iteration}", name, f"an iteration such as {usual}")
-        runs.append(RebuiltRun(result, name, context, usual if wanted.iteration is None else wanted.iteration))
+        iteration = usual if wanted.iteration is None else wanted.iteration
+        runs.append(RebuiltRun(result, name, context, iteration, number))
     return runs, notes
 
 
@@ -107,10 +110,11 @@ def run_section(
     if not section.lead and sentences:
         section.lead, sentences = sentences[0], sentences[1:]
     parts, trouble = _parts(comparison, again)
-    section.add(tiles(comparison.verdicts))
     section.add(setting_card(comparison))
+    section.add(tiles(comparison.verdicts))
     section.add(*(chart(item) for item in charts(comparison, parts)))
     section.add(*_timeline(again), bullet_list([*notes, *comparison.identical, *trouble]))
+    section.add(*(chart(item) for item in pareto_charts(comparison)))
     section.add(heading("Figures"))
     section.add(bullet_list(sentences))
     section.add(*(table((comparison.title + item.title), item.names, item.rows) for item in comparison.tables))
@@ -135,7 +139,7 @@ def _timeline(again: Sequence[RebuiltRun]) -> Iterator[str]:
     trouble: list[str] = []
     for run in again:
         try:
-            lanes.append({"name": run.name, **lanes_of(run.found, run.iteration)})
+            lanes.append({"name": run.name, "number": run.number, **lanes_of(run.found, run.iteration)})
         except GradwireError as error:
             trouble.append(f"no timeline: {error}")
     if lanes:
@@ -179,23 +183,25 @@ def charts(comparison: Comparison, parts: dict[str, dict[str, float]]) -> Iterat
     pairs = zip(comparison.results, comparison.metrics, strict=True)
     runs = [(result, entry) for result, entries in pairs for entry in entries]
     names = headings([entry for _, entry in runs])
+    numbers = [colour_and_dash(runs, number) for number in range(len(runs))]
+    looks = dict(zip(names, numbers, strict=True))
     if parts:
-        yield _spent(parts, runs, names)
+        yield from _spent(parts, runs, names)
     if any(entry.iteration.count and name not in parts for (_, entry), name in zip(runs, names, strict=True)):
         yield _iterations(runs, names)
     times = [completion_times(result, entry.job) for result, entry in runs]
     for kind in (kind for kind in KINDS if any(kind in times_by_kind for times_by_kind in times)):
         named = [(name, by_kind[kind]) for name, by_kind in zip(names, times, strict=True) if kind in by_kind]
         says = "Share of messages slower than a time, from being ready to being delivered."
-        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE, names)
+        yield tail_chart(f"Completion of {KIND_LABELS[kind]} messages", says, named, CURVE, looks)
     if (packets := _packets(whole_networks(comparison.metrics))) is not None:
         yield packets
 
 
 def _iterations(runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]) -> Bars:
-    shown = [(run, name) for run, name in zip(runs, names, strict=True) if run[1].iteration.count]
+    shown = [number for number, (_, entry) in enumerate(runs) if entry.iteration.count]
     values, dots = [], []
-    for (result, entry), _ in shown:
+    for result, entry in (runs[number] for number in shown):
         mean, exposed = entry.iteration.mean_ps / PS_PER_MS, entry.exposed.mean_ps / PS_PER_MS
         values.append([mean - exposed, exposed])
         dots.append(_dots(result, entry.job))
@@ -204,11 +210,12 @@ def _iterations(runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]) ->
         "Means: computing, then waiting for the network. Dots are single iterations of single workers; hollow ones are "
         "the first and the last, which are not in the means.",
         "ms",
-        [name for _, name in shown],
+        [names[number] for number in shown],
         ["computing", "waiting for the network"],
         ["pale", "c0"],
         values,
         dots,
+        [colour_and_dash(runs, number)[0] for number in shown],
     )
 
 
@@ -222,34 +229,84 @@ def _dots(result: Result, job: str) -> list[tuple[float, str, bool]]:
     ]
 
 
-def _spent(parts: dict[str, dict[str, float]], runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]) -> Bars:
-    by_name = dict(zip(names, runs, strict=True))
+def _spent(
+    parts: dict[str, dict[str, float]], runs: Sequence[tuple[Result, Metrics]], names: Sequence[str]
+) -> Iterator[Bars]:
+    """Yield the parts of the mean iteration, and its waits alone, which computing would make small."""
+    numbers = {name: number for number, name in enumerate(names)}
+    colours = [colour_and_dash(runs, numbers[name])[0] for name in parts]
     shown = [part for part in breakdown.PARTS if any(means[part] for means in parts.values())]
-    return Bars(
+    waits = [part for part in shown if part != "computing"]
+
+    def bars(title: str, says: str, kept: Sequence[str], dots: Sequence[list[tuple[float, str, bool]]]) -> Bars:
+        labels = [breakdown.PART_LABELS[part] for part in kept]
+        values = [[means[part] / PS_PER_MS for part in kept] for means in parts.values()]
+        return Bars(
+            title, says, "ms", list(parts), labels, [PART_COLOURS[part] for part in kept], values, dots, colours
+        )
+
+    yield bars(
         "Breakdown of the mean iteration",
         "Computing, then waiting, by cause. Dots are single iterations of single workers; hollow ones are the first "
         "and the last, which are not in the means.",
-        "ms",
-        list(parts),
-        [breakdown.PART_LABELS[part] for part in shown],
-        [PART_COLOURS[part] for part in shown],
-        [[means[part] / PS_PER_MS for part in shown] for means in parts.values()],
-        [_dots(by_name[name][0], by_name[name][1].job) for name in parts],
-        without="computing" if "computing" in shown and len(shown) > 1 else "",
+        shown,
+        [_dots(runs[numbers[name]][0], runs[numbers[name]][1].job) for name in parts],
     )
+    if waits and len(waits) < len(shown):
+        yield bars("Exposed communication", "The waits of the same iterations on an axis of their own.", waits, ())
+
+
+def pareto_charts(comparison: Comparison) -> Iterator[Chart]:
+    """Yield for each job with several runs its mean iteration against its slowest one, the dominated runs dim."""
+    pairs = zip(comparison.results, comparison.metrics, strict=True)
+    runs = [(result, entry) for result, entries in pairs for entry in entries]
+    names = headings([entry for _, entry in runs])
+    for job in dict.fromkeys(entry.job for _, entry in runs if entry.iteration.count):
+        chosen = [number for number, (_, entry) in enumerate(runs) if entry.job == job and entry.iteration.count]
+        times = [runs[number][1].iteration for number in chosen]
+        dots = [(time.mean_ps / PS_PER_MS, time.max_ps / PS_PER_MS) for time in times]
+        looks = [colour_and_dash(runs, number)[0] for number in chosen]
+        if len(chosen) > 1:
+            title = "Typical against slowest iteration" + (f" of {job}" if len(comparison.verdicts) > 1 else "")
+            axes = Axis("mean iteration (ms)"), Axis("slowest iteration (ms)")
+            yield pareto_chart(title, axes, [names[number] for number in chosen], dots, looks)
+
+
+def pareto_chart(
+    title: str,
+    axes: tuple[Axis, Axis],
+    names: Sequence[str],
+    dots: Sequence[tuple[float, float]],
+    colours: Sequence[int],
+    is_gain: bool = False,
+) -> Lines:
+    """Return labelled runs by two measures and the Pareto front. `is_gain` : the second is the better the larger."""
+    front = pareto_front([(x, -y if is_gain else y) for x, y in dots])
+    series = [
+        Series(name, [dot], dots=True, line=False, colour=colour, dim=number not in front, labels=[name])
+        for number, (name, dot, colour) in enumerate(zip(names, dots, colours, strict=True))
+    ]
+    series.append(Series("Pareto front", [dots[number] for number in front], step="after", grey=True))
+    better = "left and up" if is_gain else "left and down"
+    says = f"Better is {better}. Pale runs are dominated: another is at least as good in both."
+    return Lines(title, says, *axes, series)
 
 
 def tail_chart(
-    title: str, says: str, times: Iterable[tuple[str, AnyInts]], points: int, names: Sequence[str] = ()
+    title: str,
+    says: str,
+    times: Iterable[tuple[str, AnyInts]],
+    points: int,
+    looks: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> Lines:
-    """Return the tails of completion times (name, picoseconds), each with at most about `points` points. `names` : all
-    runs, in the order of their colours."""
+    """Return the tails of completion times (name, picoseconds), each with at most about `points` points. `looks` : by
+    name the numbers of colour and dashes."""
     series = []
     for name, values in times:
         ends, shares = tail(values, points)
         curve = list(zip((ends / PS_PER_MS).tolist(), shares.tolist(), strict=True))
-        colour = names.index(name) if name in names else -1
-        series.append(Series(name, curve, step="before", colour=colour))
+        colour, dash = looks.get(name, (-1, -1))
+        series.append(Series(name, curve, step="before", colour=colour, dash=dash))
     axes = Axis("completion time (ms)", "log"), Axis("messages slower than x (%)", "log")
     return Lines(title, says, *axes, series)
 
@@ -266,15 +323,15 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
         rows += [f"{name}: dropped", f"{name}: retransmissions"]
         values.append([*(max(getattr(entry, cause), 0) * scale for cause in causes), 0.0])
         values.append([0.0] * len(causes) + [entry.retransmitted * scale])
-    colours = [CAUSE_COLOURS[list(DROPS).index(cause) % len(CAUSE_COLOURS)] for cause in causes]
     return Bars(
         "Packets dropped and retransmissions",
         "Per 100 data packets, of all jobs and traffic of a run together.",
         "packets per 100",
         rows,
         [*(f"dropped: {DROPS[cause]}" for cause in causes), "retransmissions"],
-        [*colours, "pale"],
+        [CAUSE_COLOURS[cause] for cause in (*causes, "retransmitted")],
         values,
+        runs=[number for number, entry in enumerate(networks) if entry.data_packets for _ in range(2)],
     )
 
 

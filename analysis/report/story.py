@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gradwire.analysis.comparison.tables import headings, whole_networks
 from gradwire.analysis.report.topology_picture import topology_picture
 from gradwire.analysis.verdict.verdict import Verdict
-from gradwire.result_store.result import Result
-from gradwire.scenarios.readable import change_text, count_text, share_text, time_text
+from gradwire.result_store.training_result import TrainingResult
+from gradwire.scenarios.json_data import Json
+from gradwire.scenarios.readable import accuracy_text, change_text, count_text, share_text, size_text, time_text
 from gradwire.scenarios.version import VERSION
 
 if TYPE_CHECKING:
@@ -24,22 +25,39 @@ IGNORED = ("name", "description", "policy", "seed", "modules")
 def setting_card(comparison: Comparison) -> str:
     """Return the job, its model, the network, drawn too, the policies, seeds and version."""
     first = comparison.results[0]
-    lines = [*_jobs(first, comparison), *_policies(comparison)]
-    seeds = sorted({int(result.summary.get("seed", 0)) for result in [*comparison.results, *comparison.other_seeds]})
-    lines.append(("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))))
-    lines.append(("version", f"gradwire {first.summary.get('versions', {}).get('gradwire', VERSION)}"))
+    names = headings(whole_networks(comparison.metrics))
+    lines = [*_jobs(first.tables, comparison), *_differences(names, [result.tables for result in comparison.results])]
+    summaries = [result.summary for result in [*comparison.results, *comparison.other_seeds]]
+    return _card([*lines, *_origin(summaries)], topology_picture(first.tables, first))
+
+
+def training_card(trainings: Sequence[TrainingResult], tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return the same of training runs with these scenarios, and what they train."""
+    lines = [*_jobs(tables[0]), *_differences([run.name for run in trainings], tables)]
+    trained = {key: tables[0].get("training", {}).get(key, "") for key in ("model", "data")}
+    lines[1:1] = [(key, str(value)) for key, value in trained.items() if value]
+    return _card([*lines, *_origin([run.summary for run in trainings])], topology_picture(tables[0]))
+
+
+def _card(lines: Sequence[tuple[str, str]], picture: str) -> str:
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)
-    return f'<div class="setting"><dl class="card">{items}</dl>{topology_picture(first)}</div>'
+    return f'<div class="setting"><dl class="card">{items}</dl>{picture}</div>'
 
 
-def _jobs(result: Result, comparison: Comparison) -> Iterator[tuple[str, str]]:
+def _origin(summaries: Sequence[Json]) -> Iterator[tuple[str, str]]:
+    seeds = sorted({int(summary.get("seed", 0)) for summary in summaries})
+    yield "seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))
+    yield "version", f"gradwire {summaries[0].get('versions', {}).get('gradwire', VERSION)}"
+
+
+def _jobs(tables: Mapping[str, Any], comparison: Comparison | None = None) -> Iterator[tuple[str, str]]:
     usages = {
         verdict.job: run.bottleneck.usage
-        for verdict in comparison.verdicts
+        for verdict in (comparison.verdicts if comparison else ())
         for run in verdict.runs
         if run.bottleneck.usage is not None
     }
-    for job in result.tables.get("job", []):
+    for job in tables.get("job", []):
         name, exchange = str(job.get("name", "")), job.get("exchange", {})
         kind = exchange.get("kind", "") if isinstance(exchange, Mapping) else exchange
         servers = f", {job['servers']} servers" if job.get("servers") else ""
@@ -51,23 +69,20 @@ def _jobs(result: Result, comparison: Comparison) -> Iterator[tuple[str, str]]:
             layers = usage.entry["layers"]
             part = f", {layers['kept']} of {layers['of']} layers" if usage.is_part else ""
             yield "model", f"{usage.entry['title']}{part}, on {usage.entry['gpu']} (roofline)"
-    for traffic in result.tables.get("traffic", []):
+    for traffic in tables.get("traffic", []):
         yield "traffic", f"{traffic.get('name', '')}: {traffic.get('kind', '')}"
 
 
-def _policies(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the keys in which the runs differ: of each run the values."""
-    if len(comparison.results) < 2:
-        return
-    kept = [{key: value for key, value in result.tables.items() if key not in IGNORED} for result in comparison.results]
-    flat = [dict(_flattened(tables)) for tables in kept]
+def _differences(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the keys in which runs differ: all of the first run, of each other run those unlike the first one's."""
+    flat = [dict(_flattened({key: entry[key] for key in entry if key not in IGNORED})) for entry in tables]
     every = dict.fromkeys(key for values in flat for key in values)
     keys = [key for key in every if len({values.get(key) for values in flat}) > 1]
-    names = headings(whole_networks(comparison.metrics))
-    for name, values in zip(names, flat, strict=True):
-        shown = [f"{key} = {values[key]}" for key in keys[:MOST_KEYS] if key in values]
-        more = f", and {len(keys) - MOST_KEYS} more keys" if len(keys) > MOST_KEYS else ""
-        yield name, (", ".join(shown) or "defaults") + more
+    for name, values in zip(names, flat, strict=True) if len(names) > 1 else ():
+        differing = [key for key in keys if values is flat[0] or values.get(key) != flat[0].get(key)]
+        shown = [f"{key} = {values.get(key, 'default')}" for key in differing if values is not flat[0] or key in values]
+        more = f", and {len(shown) - MOST_KEYS} more keys" if len(shown) > MOST_KEYS else ""
+        yield name, (", ".join(shown[:MOST_KEYS]) or "defaults") + more
 
 
 def _flattened(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -79,7 +94,7 @@ def _flattened(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str,
             for number, item in enumerate(value):
                 yield from _flattened(item, where if len(value) == 1 else f"{where}[{number}]")
         else:
-            yield where, str(value)
+            yield where, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def tiles(verdicts: Sequence[Verdict]) -> str:
@@ -89,9 +104,9 @@ def tiles(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         best, first = verdict.ranking[0], verdict.runs[0]
         finding = best.bottleneck
-        against = "" if best is first else f"{change_text(best.mean_ps / first.mean_ps)} against {first.name}"
+        against = "" if best is first else f", {change_text(best.mean_ps / first.mean_ps)} against {first.name}"
         run = f"{verdict.prefix}{best.name}" if len(verdict.runs) > 1 else verdict.prefix.rstrip(": ")
-        parts.append(_tile(time_text(best.mean_ps), "per iteration", against or run))
+        parts.append(_tile(time_text(best.mean_ps), "per iteration", run + against))
         share = share_text(finding.waiting_share)
         parts.append(_tile(share, "of it waits", f"{time_text(finding.waiting_ps)} exposed communication"))
         usage = finding.usage
@@ -103,6 +118,26 @@ def tiles(verdicts: Sequence[Verdict]) -> str:
         else:
             parts.append(_tile(finding.kind, "", f"{len(verdict.runs)} runs" if len(verdict.runs) > 1 else ""))
     return f'<div class="tiles">{"".join(parts)}</div>' if parts else ""
+
+
+def training_tiles(trainings: Sequence[TrainingResult]) -> str:
+    """Return three tiles of the most accurate training run: accuracy, time or steps, and losses."""
+    scored = [run for run in trainings if run.scores and run.steps]
+    if not scored:
+        return ""
+    best = max(scored, key=lambda run: run.scores[-1]["accuracy"])
+    steps, name = f"{best.summary['steps_done']:,}", best.name if len(trainings) > 1 else ""
+    clock = best.steps[-1]["clock_ps"]
+    middle = (time_text(clock), "of simulated time", f"{steps} steps") if best.timed else (steps, "steps", "")
+    lost = share_text(sum(row["lost"] for row in best.steps) / len(best.steps))
+    sent = size_text(sum(row["sent_bytes"] for row in best.steps))
+    accuracy = accuracy_text(best.scores[-1]["accuracy"])
+    parts = [
+        _tile(accuracy, "accuracy", name),
+        _tile(*middle),
+        _tile(lost, "of values lost", f"{sent} sent by workers"),
+    ]
+    return f'<div class="tiles">{"".join(parts)}</div>'
 
 
 def _tile(figure: str, unit: str, note: str) -> str:

@@ -7,11 +7,12 @@ connected to, so that a network of any size is a picture of about a hundred elem
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from itertools import chain, zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -141,23 +142,25 @@ class Drawing:
         return [chosen[level] for level in range(len(self.tiers))]
 
 
-def topology_picture(result: Result) -> str:
-    """Return a picture of a Result's network, and its caption; "" if the network cannot be built any more."""
-    tables = {key: value for key, value in result.tables.items() if key != "policy"}
+def topology_picture(tables: Mapping[str, Any], result: Result | None = None) -> str:
+    """Return a picture of a scenario's network, and its caption; "" if the network cannot be built any more.
+
+    result : of the scenario, to mark its busiest link.
+    """
     try:
-        scenario = build_scenario(tables, SCENARIO_FILE)
+        scenario = build_scenario({key: value for key, value in tables.items() if key != "policy"}, SCENARIO_FILE)
         network, whole = build_network(scenario.topology, scenario.link, scenario.link_override), network_of(scenario)
-    except GradwireError:
+    except (GradwireError, OSError):
         return ""
     drawing = Drawing(network)
-    busiest = busiest_link(drawing, whole, result)
+    busiest = busiest_link(drawing, whole, result) if result else None
     inside = [f"{scenario.host.gpus} GPUs each"] if scenario.host.inside else []
     title = (
         f"{scenario.topology.kind.replace('_', '-')}: {', '.join(map(drawing.tier_name, range(len(drawing.tiers))))}"
     )
     picture = "".join(_svg(drawing, busiest.port if busiest else "", inside, title))
-    caption = f"<p>{escape(title)}. {prose(busiest.text) if busiest else ''}</p>"
-    return f'<div class="topology">{picture}{caption}</div>'
+    caption = prose(f"{title}. {busiest.text}" if busiest else f"{title}.")
+    return f'<div class="topology">{picture}<p>{caption}</p></div>'
 
 
 def busiest_link(drawing: Drawing, network: Network, result: Result) -> BusiestLink | None:

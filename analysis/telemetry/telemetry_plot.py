@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gradwire.analysis.comparison.plots import COLOURS, STYLES, apply_house_style, logarithmic
+from gradwire.analysis.comparison.plots import STYLES, apply_house_style, logarithmic
 from gradwire.analysis.figure_files import format_of, save_figure
 from gradwire.analysis.metrics import ran_on
+from gradwire.analysis.palette import COLOURS
 from gradwire.analysis.telemetry.telemetry import PortSeries, hop_of, series
 from gradwire.result_store.folders.output_folder import new_file
 from gradwire.result_store.result import Result

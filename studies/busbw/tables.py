@@ -128,7 +128,8 @@ def draw_curves(title: str, curves: Mapping[str, Sequence[tuple[int, float, floa
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from gradwire.analysis.comparison.plots import COLOURS, PAPER_STYLE, STYLES, WIDTH
+    from gradwire.analysis.comparison.plots import PAPER_STYLE, STYLES, WIDTH
+    from gradwire.analysis.palette import COLOURS
 
     with matplotlib.rc_context(PAPER_STYLE):
         figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -17,7 +18,8 @@ from gradwire.analysis.measurement_window import completion_times
 from gradwire.analysis.metrics import measure
 from gradwire.analysis.report import html_page as html
 from gradwire.analysis.report.charts import Axis, Chart, Lines, Series
-from gradwire.analysis.report.run_sections import tail_chart
+from gradwire.analysis.report.run_sections import pareto_chart, tail_chart
+from gradwire.analysis.report.story import training_card, training_tiles
 from gradwire.analysis.training.seed_statistics import TrainingArm, rows_by_seed, rows_over
 from gradwire.analysis.training.training_comparison import MEASURES, have_equal_steps, rows_of
 from gradwire.result_store.result import Result
@@ -71,7 +73,8 @@ def training_section(
         section.lead = f"{len(arms)} {'policy' if len(arms) == 1 else 'policies'}, each from {counts_text} seeds."
         more = [fact for fact in more if fact.startswith("**") or fact.endswith(NOT_EVALUATED)]
         section.add(html.table("", [arm.name for arm in arms], rows_over(arms)), html.paragraph(INTERVALS))
-    section.add(html.bullet_list(more))
+    tables = [tomllib.loads(text) for _, text, _ in trainings]
+    section.add(training_card(all_of, tables) if all(tables) else "", training_tiles(all_of), html.bullet_list(more))
     section.add(*(html.chart(run) for run in (_seeds_charts(arms) if arms else _learned_charts(all_of))))
     if arms:
         section.add(html.heading("Final accuracy"), html.table("", [arm.name for arm in arms], rows_by_seed(arms)))
@@ -118,6 +121,23 @@ def _learned_charts(trainings: Sequence[TrainingResult]) -> Iterator[Chart]:
             for run in trainings
         ],
     )
+    yield from _accuracy_front([run.name for run in trainings], [[run] for run in trainings])
+
+
+def _accuracy_front(names: Sequence[str], groups: Sequence[Sequence[TrainingResult]]) -> Iterator[Chart]:
+    """Yield the final accuracy of runs or means of seeds against their simulated time, if there are several."""
+    timed = [(number, [run for run in runs if run.timed and run.scores]) for number, runs in enumerate(groups)]
+    timed = [(number, runs) for number, runs in timed if runs]
+    if len(timed) > 1:
+        last = [[run.scores[-1] for run in runs] for _, runs in timed]
+        dots = [
+            (fmean(row["clock_ps"] for row in rows) / PS_PER_MS, 100 * fmean(row["accuracy"] for row in rows))
+            for rows in last
+        ]
+        axes, numbers = (Axis("simulated time (ms)"), Axis("final accuracy (%)")), [number for number, _ in timed]
+        yield pareto_chart(
+            "Time against accuracy", axes, [names[number] for number in numbers], dots, numbers, is_gain=True
+        )
 
 
 def _seeds_charts(arms: Sequence[TrainingArm]) -> Iterator[Chart]:
@@ -133,6 +153,7 @@ def _seeds_charts(arms: Sequence[TrainingArm]) -> Iterator[Chart]:
                 for seed, run in sorted(arm.by_seed.items())
             ]
         yield _accuracy_chart(words, f"On validation data: {what}.", series)
+    yield from _accuracy_front([arm.name for arm in arms], [arm.trainings for arm in arms])
 
 
 def _measures(trainings: Sequence[TrainingResult]) -> Iterator[tuple[str, str, float]]:
@@ -142,7 +163,8 @@ def _measures(trainings: Sequence[TrainingResult]) -> Iterator[tuple[str, str, f
 
 
 def _accuracy_chart(words: str, says: str, series: Sequence[Series]) -> Chart:
-    return Lines(f"Accuracy against {words.split(',')[0]}", says, Axis(words), Axis("accuracy (%)"), series)
+    against = words.split(",")[0].replace("sent by all workers", "bytes sent by all workers")
+    return Lines(f"Accuracy against {against}", says, Axis(words), Axis("accuracy (%)"), series)
 
 
 def _points(training: TrainingResult, column: str, unit: float) -> list[tuple[float, float]]:

@@ -8,7 +8,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
+from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE
+from gradwire.analysis.palette import COLOURS
 from gradwire.studies.reproduce.claim import Setting
 from gradwire.studies.reproduce.measures import CHANCE, RATES
 from gradwire.studies.reproduce.plots.panels import paper_figure

@@ -11,7 +11,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
+from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE
+from gradwire.analysis.palette import COLOURS
 from gradwire.studies.reproduce.claim import Setting
 from gradwire.studies.reproduce.measures import MEASURE_LABELS, TIMES
 from gradwire.studies.reproduce.plots.accuracy_curves import accuracy_figure

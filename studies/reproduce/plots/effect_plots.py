@@ -14,8 +14,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradwire.analysis.comparison.plots import COLOURS, GREY, PAPER_STYLE
+from gradwire.analysis.comparison.plots import GREY, PAPER_STYLE
 from gradwire.analysis.confidence_intervals import half_width
+from gradwire.analysis.palette import COLOURS
 from gradwire.studies.reproduce.plots.panels import annotate, finish_rows, panels_of, paper_figure
 from gradwire.studies.reproduce.policies import POLICIES, label_of
 from gradwire.studies.reproduce.verdicts import Effect, Judgement, effects_of

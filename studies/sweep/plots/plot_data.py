@@ -19,7 +19,8 @@ from gradwire.studies.sweep.sweep_tables import Line, summary_lines
 
 MOST_TICKS = 8
 """Largest number of axis values that each get a tick."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "p", "h", "8")
+"""As `marker` of chart.js."""
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "time": ((1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns"), (1, "ps")),
     "size": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),

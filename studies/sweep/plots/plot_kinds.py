@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gradwire.analysis.report.charts import Axis, Chart, Heat, Lines, Series
+from gradwire.analysis.report.charts import Axis, Chart, Heat, Lines, Series, pareto_front
 from gradwire.scenarios.arrays import Floats
 from gradwire.studies.sweep.plots.plot_data import (
     DisplayScale,
@@ -133,17 +133,6 @@ def _distribution(part: PlotData, data: PlotData, title: str) -> Lines:
         ),
         series,
     )
-
-
-def pareto_front(dots: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the Pareto front (smaller is better), by their first value."""
-    order = sorted(range(len(dots)), key=lambda index: dots[index])
-    best, on_front = np.inf, []
-    for index in order:
-        if dots[index][1] < best:
-            best = dots[index][1]
-            on_front.append(index)
-    return on_front
 
 
 def _pareto(part: PlotData, data: PlotData, title: str) -> Lines:

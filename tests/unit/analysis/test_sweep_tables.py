@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.analysis.figure_files import save_figure
+from gradwire.analysis.report.charts import pareto_front
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.studies.sweep.checks import check_sweep
 from gradwire.studies.sweep.measures import MEASURES, MOST_VALUES, JobFigures, ValueCounts, figures_by_job
 from gradwire.studies.sweep.plots.plot_data import DisplayScale, is_log
-from gradwire.studies.sweep.plots.plot_kinds import pareto_front
 from gradwire.studies.sweep.plots.sweep_plots import WIDTHS, figures
 from gradwire.studies.sweep.point_store import PointStore, Record
 from gradwire.studies.sweep.points import Point, points_of
