@@ -116,9 +116,7 @@ class Chart {
     }
     look.svg("path", { class: "axis", fill: "none", d: `M${left} ${top}V${bottom}H${right}` }, this.svg);
     this.svg.append(this.text((left + right) / 2, this.high - 4, x.label, "middle"));
-    const side = this.text(0, 0, y.label, "middle");
-    side.setAttribute("transform", `translate(13 ${(top + bottom) / 2}) rotate(-90)`);
-    this.svg.append(side);
+    this.sideways(y.label, top, bottom);
     series.forEach((each, n) => this.line(each, this.number(n), shown[n], placeX, placeY));
   }
 
@@ -178,9 +176,9 @@ class Chart {
   beside(words, x, y) {
     const wide = 10 + 6.8 * words.length, fits = x + wide < this.right;
     const from = fits ? x : x - wide;
-    const taken = (at) => this.named.some((other) => Math.abs(other.at - at) < 13 && from < other.to && other.from < from + wide);
+    const taken = (at) => this.named.some((other) => Math.abs(other.at - at) < 11 && from < other.to && other.from < from + wide);
     let at = y + 4;
-    while (taken(at)) at += 13;
+    while (taken(at)) at += 12;
     this.named.push({ at, from, to: from + wide });
     this.svg.append(this.text(fits ? x + 9 : x - 9, at, words, fits ? "start" : "end"));
   }
@@ -246,7 +244,7 @@ class Chart {
 
   heat() {
     const { x, y, values, unit } = this.data;
-    const left = 20 + 6.8 * Math.max(...y.ticks.map((tick) => tick[1].length)) + 16, top = 24;
+    const left = Math.min(this.wide * 0.34, 36 + 6.8 * Math.max(...y.ticks.map((tick) => tick[1].length))), top = 24;
     const cell = Math.min(52, Math.max(22, 280 / y.ticks.length)), wide = (this.wide - left - 90) / x.ticks.length;
     const bottom = top + cell * y.ticks.length;
     const turned = this.crowded(x.ticks.map((tick) => tick[1]), wide);
@@ -257,7 +255,7 @@ class Chart {
       if (value === null) return;
       const share = high > low ? (value - low) / (high - low) : 0.5;
       const at = { x: left + c * wide, y: bottom - (r + 1) * cell };
-      look.svg("rect", { ...at, width: wide - 1, height: cell - 1, fill: Chart.cividis(share) }, this.svg);
+      look.svg("rect", { ...at, width: wide > 8 ? wide - 1 : wide + 0.4, height: cell - 1, fill: Chart.cividis(share) }, this.svg);
       const label = this.text(at.x + wide / 2, at.y + cell / 2 + 4, look.number(value), "middle");
       label.style.fill = share > 0.55 ? "#111" : "#fff";
       if (wide > 34) this.svg.append(label);
@@ -265,13 +263,11 @@ class Chart {
         `${x.label}: ${x.ticks[c][1]}\n${y.label}: ${y.ticks[r][1]}\n${unit}: ${look.number(value)}`, -1,
         [at.x, at.y, at.x + wide, at.y + cell]);
     }));
-    y.ticks.forEach((tick, r) => this.svg.append(this.text(left - 6, bottom - (r + 0.5) * cell + 4, tick[1], "end")));
+    y.ticks.forEach((tick, r) => this.wrapped(tick[1], left - 6, bottom - (r + 0.5) * cell + 4, left - 26));
     this.gridX(x.ticks.map((tick) => tick[0]), (n) => left + (n + 0.5) * wide, bottom, bottom,
       x.ticks.map((tick) => tick[1]), turned);
     this.svg.append(this.text(left + wide * x.ticks.length / 2, this.high - 4, x.label, "middle"));
-    const side = this.text(0, 0, y.label, "middle");
-    side.setAttribute("transform", `translate(13 ${(top + bottom) / 2}) rotate(-90)`);
-    this.svg.append(side);
+    this.sideways(y.label, top, bottom);
     const at = this.wide - 76;
     for (let n = 0; n < 20; n += 1) {
       look.svg("rect", { x: at, y: bottom - (n + 1) * (bottom - top) / 20, width: 12, height: (bottom - top) / 20 + 0.5,
@@ -279,7 +275,7 @@ class Chart {
     }
     this.svg.append(this.text(at + 16, bottom, look.number(low), "start"),
       this.text(at + 16, top + 10, look.number(high), "start"));
-    this.svg.append(this.text(this.wide - 4, 12, unit, "end"));
+    this.svg.append(this.fitted(this.text(this.wide - 4, 12, unit, "end"), this.wide));
   }
 
   /* From dark blue to yellow, distinct for every kind of colour vision (after Nunez et al. 2018). */
@@ -293,6 +289,18 @@ class Chart {
 
   text(x, y, words, anchor) {
     return look.svg("text", { x, y, "text-anchor": anchor, text: words });
+  }
+
+  sideways(words, top, bottom) {
+    const label = this.fitted(this.text(0, 0, words, "middle"), bottom - top);
+    label.setAttribute("transform", `translate(13 ${(top + bottom) / 2}) rotate(-90)`);
+    this.svg.append(label);
+  }
+
+  /* A text in smaller letters if it would be longer than its room. */
+  fitted(label, room) {
+    label.style.fontSize = Math.max(8, Math.min(12, room / (0.56 * label.textContent.length))) + "px";
+    return label;
   }
 
   /* A right-aligned name, on two lines if needed. */
@@ -315,9 +323,12 @@ class Chart {
   }
 
   gridX(values, place, top, bottom, names, turned) {
+    const apart = values.length > 1 ? Math.abs(place(values[1]) - place(values[0])) : Infinity;
+    const every = turned ? Math.ceil(23 / apart) : 1;  // of too many labels some
     values.forEach((value, n) => {
       const x = place(value);
       if (bottom > top) look.svg("line", { class: "grid", x1: x, x2: x, y1: top, y2: bottom }, this.svg);
+      if (n % every) return;
       const words = (names && names[n]) ?? look.number(value, 6);
       const label = this.text(x, bottom + 16, words, turned ? "end" : "middle");
       if (turned) label.setAttribute("transform", `rotate(-35 ${x} ${bottom + 12})`);

@@ -60,7 +60,8 @@ def _jobs(tables: Mapping[str, Any], comparison: Comparison | None = None) -> It
     for job in tables.get("job", []):
         name, exchange = str(job.get("name", "")), job.get("exchange", {})
         kind = exchange.get("kind", "") if isinstance(exchange, Mapping) else exchange
-        servers = f", {job['servers']} servers" if job.get("servers") else ""
+        count = job.get("servers", 0)
+        servers = f", {count} server{'s' * (count != 1)}" if count else ""
         yield "job", f"{name}: {job.get('workers', '')} workers{servers}, exchange {kind}"
         usage = usages.get(name)
         if usage is None:
@@ -78,7 +79,7 @@ def _differences(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> I
     flat = [dict(_flattened({key: entry[key] for key in entry if key not in IGNORED})) for entry in tables]
     every = dict.fromkeys(key for values in flat for key in values)
     keys = [key for key in every if len({values.get(key) for values in flat}) > 1]
-    for name, values in zip(names, flat, strict=True) if len(names) > 1 else ():
+    for name, values in zip(names, flat, strict=True) if keys else ():
         differing = [key for key in keys if values is flat[0] or values.get(key) != flat[0].get(key)]
         shown = [f"{key} = {values.get(key, 'default')}" for key in differing if values is not flat[0] or key in values]
         more = f", and {len(shown) - MOST_KEYS} more keys" if len(shown) > MOST_KEYS else ""
