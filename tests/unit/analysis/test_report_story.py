@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +14,11 @@ from sim_cases import make_trace, ring_job, scenario
 from gradwire.analysis.breakdown.breakdown import PARTS
 from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.analysis.comparison.compare import Comparison, compare
+from gradwire.analysis.comparison.plots import STYLES, completion_time
+from gradwire.analysis.palette import colour_and_dash, style_sheet
+from gradwire.analysis.report.charts import Axis
 from gradwire.analysis.report.lanes import FOLDED_FROM, lanes_of
-from gradwire.analysis.report.run_sections import charts, comparison_page, tail_chart
+from gradwire.analysis.report.run_sections import charts, comparison_page, pareto_chart, pareto_charts, tail_chart
 from gradwire.analysis.report.story import setting_card, tiles
 from gradwire.scenarios.readable import share_text, time_text
 from gradwire.sim.simulate import simulate
@@ -48,24 +51,24 @@ def test_tiles_are_those_of_the_fastest_run(runs: Comparison) -> None:
 
 
 def test_setting_names_job_network_and_the_keys_that_differ(runs: Comparison) -> None:
-    network = ResultContext(runs.results[0]).network
-    text = setting_card(runs, network)
+    text = setting_card(runs)
     assert f"<dt>job</dt><dd>job0: {HOSTS} workers, exchange ring</dd>" in text
-    assert f"<dd>star: {HOSTS} hosts, 1 switch, {HOSTS} cables</dd>" in text and "<dd>10.0 Gbps</dd>" in text
+    assert f"<p>star: {HOSTS} hosts, 1 switch. Busiest link: " in text and f">{HOSTS} × 10.0 Gbps</text>" in text
     assert "<dt>slow links</dt><dd>link.rate = 10Gbps</dd>" in text
     assert "<dt>fast links</dt><dd>link.rate = 100Gbps</dd>" in text
     assert "<dt>seed</dt><dd>1</dd>" in text
-    assert "star" in setting_card(runs, None)
 
 
 def test_breakdown_is_the_first_picture_and_replaces_iteration_times(runs: Comparison) -> None:
     page = comparison_page(runs, ["", ""])
-    place = [page.index(words) for words in ('class="tiles"', 'class="card"', "Breakdown of the mean", "Completion of")]
+    parts = ('class="card"', 'class="topology"', 'class="tiles"', "Breakdown of the mean", "<b>Exposed communication")
+    place = [page.index(words) for words in (*parts, "<b>Completion of", 'class="timeline"', "<b>Typical against")]
     assert place == sorted(place)
     assert escape(runs.verdicts[0].text) in page and "<b>Iteration time</b>" not in page
-    (bars, *_) = charts(runs, {"slow links": {**dict.fromkeys(PARTS, 0.0), "computing": 2e9, "queueing": 1e9}})
-    data: dict[str, Any] = bars.as_dict()
-    assert data["without"] == "computing" and len(data["dots"]) == 1 and len(data["dots"][0]) == 3 * HOSTS
+    both = charts(runs, {"slow links": {**dict.fromkeys(PARTS, 0.0), "computing": 2e9, "queueing": 1e9}})
+    whole, exposed, *_ = [bars.as_dict() for bars in both]
+    assert len(whole["dots"]) == 1 and len(whole["dots"][0]) == 3 * HOSTS and whole["values"] == [[2.0, 1.0]]
+    assert exposed["parts"] == ["waiting: queueing"] and exposed["values"] == [[1.0]] and exposed["runs"] == [0]
 
 
 def test_a_run_keeps_its_colour_where_others_have_no_messages() -> None:
@@ -75,8 +78,42 @@ def test_a_run_keeps_its_colour_where_others_have_no_messages() -> None:
     lines = {chart.title: chart.as_dict() for chart in charts(both, {})}
     assert [series["colour"] for series in lines["Completion of push messages"]["series"]] == [0, 1]
     assert [series["colour"] for series in lines["Completion of pull messages"]["series"]] == [1]
+    assert [series["dash"] for series in lines["Completion of push messages"]["series"]] == [0, 1]
     plain = tail_chart("", "", [("a", np.array([1, 2, 3]))], 5)
     assert plain.series[0].colour == -1
+
+
+def test_jobs_of_a_run_share_its_colour_on_page_and_picture(runs: Comparison) -> None:
+    """Of two runs with two jobs each, lines have the colours 0, 0, 1, 1, and differ in their dashes."""
+    entries = [(run, job) for run in ("a", "b") for job in (1, 2)]
+    looks = [colour_and_dash(entries, number) for number in range(4)]
+    assert [colour for colour, _ in looks] == [0, 0, 1, 1] and len(set(looks)) == 4
+    figure = completion_time([(result, entry) for result, (entry,) in zip(runs.results, runs.metrics, strict=True)])
+    assert figure is not None
+    drawn = [line.get_color() for line in figure.axes[0].lines if line.get_linestyle() != "None"][:2]
+    variables = dict(re.findall(r"--(c\d):(#\w+)", style_sheet().split("\n")[0]))
+    tails = next(chart.as_dict() for chart in charts(runs, {}) if chart.title.startswith("Completion"))
+    assert drawn == [variables[f"c{series['colour']}"] for series in tails["series"]]
+
+
+def test_dashes_are_the_same_on_page_and_picture() -> None:
+    """A line of a page is two pixels wide; matplotlib counts in widths."""
+    dashes = re.findall(r"--d\d:([\w ]+)", style_sheet())
+    lengths = [[] if dash == "none" else [float(length) / 2 for length in dash.split()] for dash in dashes]
+    assert lengths == [list(style[1]) if isinstance(style, tuple) else [] for style in STYLES] and len(lengths) == 7
+
+
+def test_dominated_runs_are_dim_on_the_pareto_plot(runs: Comparison) -> None:
+    (plot,) = (chart.as_dict() for chart in pareto_charts(runs))
+    assert [(series["name"], series["dim"]) for series in plot["series"]] == [
+        ("slow links", True),
+        ("fast links", False),
+        ("Pareto front", False),
+    ]
+    accuracy = pareto_chart(
+        "", (Axis("time"), Axis("accuracy")), ["a", "b", "c"], [(1, 5), (2, 9), (3, 8)], [0, 1, 2], True
+    )
+    assert [series.dim for series in accuracy.series] == [False, False, True, False]
 
 
 def test_lanes_of_many_hosts_are_folded_to_the_median_and_the_slowest(runs: Comparison) -> None:
