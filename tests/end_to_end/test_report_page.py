@@ -5,13 +5,18 @@ Needs chromium (on Debian a package of that name), which nothing else here does;
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import radians, sin
 from pathlib import Path
 from typing import Any
 
 import page_cases
 import pytest
 from browser import Browser, browser_program
+from sim_cases import make_trace, ring_job, scenario
 
+from gradwire.analysis.report.charts import Axis, Heat
+from gradwire.analysis.report.html_page import PageSection, chart, html_page
+from gradwire.sim.simulate import simulate
 from gradwire.studies.report.report_inputs import report
 
 PROGRAM = browser_program()
@@ -194,13 +199,60 @@ def test_light_and_dark_themes_have_sufficient_contrast(browser: Browser) -> Non
     assert len(seen) == 2 and browser.run("getComputedStyle(document.body).backgroundColor") != ground
 
 
-@pytest.mark.parametrize("wide", [320, 390, 1600])
+@pytest.mark.parametrize("wide", [320, 400, 768, 1280, 1600])
 def test_page_fits_every_window_width(wide: int, browser: Browser) -> None:
-    """Wide tables scroll in their frames; the page itself does not."""
+    """Wide tables scroll in their frames; the page itself does not. The drawn network has readable letters."""
     browser.window(wide, 800)
     browser.settled()
     assert browser.run("document.documentElement.scrollWidth") <= wide
     assert browser.run("[...document.querySelectorAll('figure')].every((f) => Number(f.dataset.drawn) > 0)")
+    box, scale = (
+        browser.run("""(() => { const svg = document.querySelector('.topology svg'), b = svg.getBoundingClientRect();
+        return [[b.left, b.right], b.width / svg.viewBox.baseVal.width]; })()""")
+    )
+    assert box[0] >= 0 and box[1] <= wide and 12 * scale >= 9
+
+
+def test_64_lanes_are_folded_to_two_until_a_click(tmp_path: Path) -> None:
+    trace = make_trace([[20_000]]).save(tmp_path / "trace")
+    job = {**ring_job(64), "trace": str(trace), "iterations": 3}
+    written = report(simulate(scenario(job, hosts=64)), out=tmp_path / "page.html", perfetto=False).path
+    assert PROGRAM is not None
+    with Browser(PROGRAM) as found:
+        found.open(written)
+        high = "document.querySelector('.timeline canvas').clientHeight"
+        button = "[...document.querySelectorAll('.timeline .run')].find((b) => b.textContent === 'all 64 hosts')"
+        folded = found.run(high)
+        assert found.run(f"{button}.getAttribute('aria-pressed')") == "false"
+        found.run(f"{button}.click()")
+        found.settled()
+        assert found.run(high) > 10 * folded and found.run(f"{button}.getAttribute('aria-pressed')") == "true"
+        found.run(f"{button}.click()")
+        found.settled()
+        assert found.run(high) == folded and found.complaints == []
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_maps_of_many_columns_fit_their_frame(columns: int, tmp_path: Path) -> None:
+    """Of the labels some are shown, which do not touch: they are turned by 35 degrees, so 12 / sin(35) pixels apart."""
+    names = [(float(n), f"{1.5 * n + 0.1:g}") for n in range(columns)]
+    sides = [(float(n), f"{n} KiB and a long name") for n in range(3)]
+    values = [[float(n * row % 17) for n in range(columns)] for row in range(3)]
+    heat = Heat("map", "", Axis("load", ticks=names), Axis("buffer", ticks=sides), "time of all (ms)", values)
+    section = PageSection("map", "", parts=[chart(heat)])
+    (tmp_path / "page.html").write_text(html_page("map", [section]))
+    assert PROGRAM is not None
+    with Browser(PROGRAM) as found:
+        found.open(tmp_path / "page.html", 400)
+        assert found.complaints == []
+        inside, apart = found.run("""(() => {
+            const svg = document.querySelector('.chart > svg'), box = svg.getBoundingClientRect();
+            const all = [...svg.querySelectorAll('rect, text')].map((each) => each.getBoundingClientRect());
+            const at = [...svg.querySelectorAll('text[transform*="-35"]')].map((each) => Number(each.getAttribute('x')));
+            return [all.every((b) => b.width > 0 && b.left >= box.left - 1 && b.right <= box.right + 1),
+                Math.min(...at.slice(1).map((x, n) => x - at[n]))];
+        })()""")
+        assert inside and apart >= 12 / sin(radians(35))
 
 
 def test_axis_labels_do_not_overlap_and_long_tables_break_in_print(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_large_networks_are_drawn_in_part(network: Network) -> None:
 @pytest.mark.parametrize("several_gpus", [False, True])
 def test_busiest_link_outside_of_machines_is_marked_and_named(several_gpus: bool) -> None:
     """In a ring of equal hosts the cable of a tenth of the rate is busiest; links inside machines do not count."""
-    inside = {"host": {"gpus": 2, "scale_up_rate": "500Mbps"}} if several_gpus else {}
+    inside = {"host": {"gpus": 2, "scale_up_rate": "250Mbps"}} if several_gpus else {}
     slow = {"between": ["h1", "s0"], "rate": "1Gbps"}
     hosts = 2 if several_gpus else 4
     made = scenario(ring_job(4), hosts=hosts, link={"rate": "10Gbps"}, link_override=[slow], **inside)
