@@ -172,15 +172,16 @@ class Chart {
     if (each.dots && parent !== this.svg) parent.append(this.marker(n, 13, 5, paint));
   }
 
-  /* The name of a dot, on the side that has room, below names that are there already. */
+  /* The name of a dot, on the side that has room or else above it, below names that are there already. */
   beside(words, x, y) {
-    const wide = 10 + 6.8 * words.length, fits = x + wide < this.right;
-    const from = fits ? x : x - wide;
+    const wide = 6.8 * words.length, right = x + 9, left = x - 9 - wide;
+    const besides = right + wide < this.right || left > this.left;
+    const from = right + wide < this.right ? right : besides ? left : Math.max(this.left + 4, this.right - wide);
     const taken = (at) => this.named.some((other) => Math.abs(other.at - at) < 11 && from < other.to && other.from < from + wide);
-    let at = y + 4;
+    let at = besides ? y + 4 : y - 9;
     while (taken(at)) at += 12;
     this.named.push({ at, from, to: from + wide });
-    this.svg.append(this.text(fits ? x + 9 : x - 9, at, words, fits ? "start" : "end"));
+    this.svg.append(this.text(from, at, words, "start"));
   }
 
   marker(n, x, y, paint) {

@@ -320,12 +320,12 @@ def _packets(networks: Sequence[Metrics]) -> Bars | None:
     rows, values = [], []
     for entry, name in shown_networks:
         scale = 100 / entry.data_packets
-        rows += [f"{name}: dropped", f"{name}: retransmissions"]
+        rows += [name, "retransmitted"]
         values.append([*(max(getattr(entry, cause), 0) * scale for cause in causes), 0.0])
         values.append([0.0] * len(causes) + [entry.retransmitted * scale])
     return Bars(
         "Packets dropped and retransmissions",
-        "Per 100 data packets, of all jobs and traffic of a run together.",
+        "Per 100 data packets, of all jobs and traffic of a run together: dropped, and below it retransmitted.",
         "packets per 100",
         rows,
         [*(f"dropped: {DROPS[cause]}" for cause in causes), "retransmissions"],

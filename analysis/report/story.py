@@ -81,8 +81,8 @@ def _differences(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> I
     keys = [key for key in every if len({values.get(key) for values in flat}) > 1]
     for name, values in zip(names, flat, strict=True) if keys else ():
         differing = [key for key in keys if values is flat[0] or values.get(key) != flat[0].get(key)]
-        shown = [f"{key} = {values.get(key, 'default')}" for key in differing if values is not flat[0] or key in values]
-        more = f", and {len(shown) - MOST_KEYS} more keys" if len(shown) > MOST_KEYS else ""
+        shown = [f"{key} = {values[key]}" for key in differing if key in values]
+        more = f", and {len(shown) - MOST_KEYS} more" if len(shown) > MOST_KEYS else ""
         yield name, (", ".join(shown[:MOST_KEYS]) or "defaults") + more
 
 
