@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from gradwire.analysis.breakdown.breakdown import PARTS
 
-LIGHT: Mapping[str, str] = {
-    "c0": "#0072b2", "c1": "#c98500", "c2": "#009e73", "c3": "#b8558f", "c4": "#3494cd", "c5": "#d55e00",
-    "c6": "#8c8c8c", "c7": "#1c1c1c", "ink": "#1c1c1c", "dim": "#595959", "grey": "#8c8c8c", "pale": "#c9d1d9",
-}  # fmt: skip
+NAMES = (*(f"c{number}" for number in range(8)), "ink", "dim", "grey", "pale")
+_RUNS = "#0072b2 #c98500 #009e73 #b8558f #3494cd #d55e00 #8c8c8c #1c1c1c"
+LIGHT = dict(zip(NAMES, f"{_RUNS} #1c1c1c #595959 #8c8c8c #c9d1d9".split(), strict=True))
 """Colours on white, by name; those of runs are c0 to c7."""
-DARK: Mapping[str, str] = {
-    "c0": "#56b4e9", "c1": "#f0b429", "c2": "#2bc49a", "c3": "#e39ac6", "c4": "#a9dcf8", "c5": "#ff8a4c",
-    "c6": "#a0a0a0", "c7": "#f2f2f2", "ink": "#e8e8e8", "dim": "#b0b5ba", "grey": "#858b91", "pale": "#4a525a",
-}  # fmt: skip
+_RUNS_IN_DARK = "#56b4e9 #f0b429 #2bc49a #e39ac6 #a9dcf8 #ff8a4c #a0a0a0 #f2f2f2"
+DARK = dict(zip(NAMES, f"{_RUNS_IN_DARK} #e8e8e8 #b0b5ba #858b91 #4a525a".split(), strict=True))
 """The same on a dark page."""
 COLOURS = tuple(LIGHT[f"c{number}"] for number in range(8))
 """Colours of runs on white, in their order."""

@@ -6,6 +6,9 @@ compare --all-metrics`.
   tail is due to time-outs and not to volume;
 * completion from release: without the wait in the sender's own scheduler, which completion from readiness includes;
 * p99 by class: by `priority`, 0 is served first;
+* busbw of collectives: bytes that a rank sends, over the time in which messages of the kind are under way. For a ring,
+  and any other algorithm that sends no byte twice, that is the bus bandwidth of nccl-tests, `algbw * 2 (n - 1) / n` for
+  an all-reduce and `algbw * (n - 1) / n` for its halves: those factors are the bytes sent by a rank over the size;
 * useful share of the busiest upstream link: see `gradwire.analysis.links`.
 
 Times cover delivered messages of the steady state, as in `gradwire.analysis.measurement_window`; counts cover all
@@ -29,10 +32,12 @@ from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import KINDS
 from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.json_data import Json
-from gradwire.scenarios.readable import count_text, share_text
+from gradwire.scenarios.readable import count_text, share_text, three_digits
 
 TAIL_SHARE = 0.01
 """Share of the messages that forms the tail."""
+COLLECTIVES = ("reduce_scatter", "all_gather", "tensor_parallel", "expert_parallel", "data_parallel", "collective")
+"""Kinds of messages that have a bus bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class DetailedMetrics:
     tail_timed_out : share of the slowest `TAIL_SHARE` of the delivered messages that had one.
     from_ready, from_release : completion times; `from_release` is empty if releases are unknown.
     by_class : completion times from readiness by priority.
+    busbw : bytes per second, per kind of collective that occurs.
     upstream : the bundle of the busiest upstream link of the whole network; None if unknown.
     """
 
@@ -57,6 +63,7 @@ class DetailedMetrics:
     from_ready: Times
     from_release: Times
     by_class: Mapping[int, Times]
+    busbw: Mapping[str, float]
     upstream: Bundle | None
 
     def as_dict(self) -> Json:
@@ -64,6 +71,7 @@ class DetailedMetrics:
         return {
             **vars(self),
             "again": dict(self.again),
+            "busbw": dict(self.busbw),
             "from_ready": vars(self.from_ready),
             "from_release": vars(self.from_release),
             "by_class": {str(priority): vars(times) for priority, times in self.by_class.items()},
@@ -98,19 +106,48 @@ def detailed_metrics(result: Result, job: str) -> DetailedMetrics:
         from_ready=distribution_of(duration),
         from_release=distribution_of((columns["end_ps"] - columns["released_ps"])[known]),
         by_class={int(level): distribution_of(duration[priority == level]) for level in np.unique(priority)},
+        busbw={
+            kind: _bus_bandwidth({name: values[rows] for name, values in columns.items()})
+            for kind in COLLECTIVES
+            if (rows := chosen & (columns["kind"] == KINDS.index(kind))).any()
+        },
         upstream=busiest_upstream(result),
     )
 
 
+def _bus_bandwidth(columns: Json) -> float:
+    """Return the bytes that a rank sends per second in which any of these messages is under way."""
+    order = np.argsort(columns["start_ps"], kind="stable")
+    start, end = columns["start_ps"][order], np.maximum.accumulate(columns["end_ps"][order])
+    before = np.concatenate((start[:1], end[:-1]))
+    active = int((end - np.maximum(start, before)).clip(0).sum())
+    return float(columns["bytes"].sum()) / len(np.unique(columns["src"])) * 1e12 / max(active, 1)
+
+
 def _messages_of(result: Result, job: str) -> Json:
     """Return the columns of a job's messages; kinds as indices into `KINDS`."""
-    plain = ("iteration", "packets", "priority", "start_ps", "released_ps", "end_ps", "retransmitted", "timeouts")
-    blocks: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", *plain)}
+    plain = (
+        "iteration",
+        "bytes",
+        "packets",
+        "priority",
+        "start_ps",
+        "released_ps",
+        "end_ps",
+        "retransmitted",
+        "timeouts",
+    )
+    blocks: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", "src", *plain)}
+    ranks: dict[str, int] = {}
     window = measured_flows(result)
-    for part in result.parts("messages", "job", "kind", *plain):
+    for part in result.parts("messages", "job", "kind", "src", *plain):
         (jobs, names), (kind, kinds) = dictionary_encoded(part["job"]), dictionary_encoded(part["kind"])
         rows = (jobs == (names.index(job) if job in names else -1)) & in_window(part, window)
         blocks["kind"].append(np.array([KINDS.index(kind_name) for kind_name in kinds], dtype=np.int8)[kind[rows]])
+        source, sources = dictionary_encoded(part["src"])
+        blocks["src"].append(
+            np.array([ranks.setdefault(name, len(ranks)) for name in sources], dtype=np.int64)[source[rows]]
+        )
         for name in plain:
             blocks[name].append(to_numpy(part[name])[rows])
     return {name: np.concatenate(columns[min(1, len(columns) - 1) :]) for name, columns in blocks.items()}
@@ -130,6 +167,9 @@ def detail_rows(details: Sequence[DetailedMetrics]) -> list[TableRow]:
     for kind in (kind for kind in KINDS if any(kind in entry.again for entry in details)):
         cells = [share_text(entry.again[kind]) if kind in entry.again else "-" for entry in details]
         rows.append(TableRow(f"{KIND_LABELS[kind]} retransmissions", cells, not rows))
+    for kind in (kind for kind in KINDS if any(kind in entry.busbw for entry in details)):
+        cells = [f"{three_digits(entry.busbw[kind] / 1e9)} GB/s" if kind in entry.busbw else "-" for entry in details]
+        rows.append(TableRow(f"{KIND_LABELS[kind]} busbw", cells))
     rows += [
         TableRow("messages with a time-out", [_known(entry, entry.timed_out) for entry in details], True),
         TableRow("  time-outs", [_known(entry, entry.timeouts) for entry in details]),

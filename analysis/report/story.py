@@ -10,7 +10,6 @@ from gradwire.analysis.comparison.tables import headings, whole_networks
 from gradwire.analysis.report.topology_picture import topology_picture
 from gradwire.analysis.verdict.verdict import Verdict
 from gradwire.result_store.training_result import TrainingResult
-from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import accuracy_text, change_text, count_text, share_text, size_text, time_text
 from gradwire.scenarios.version import VERSION
 
@@ -44,7 +43,7 @@ def _card(lines: Sequence[tuple[str, str]], picture: str) -> str:
     return f'<div class="setting"><dl class="card">{items}</dl>{picture}</div>'
 
 
-def _origin(summaries: Sequence[Json]) -> Iterator[tuple[str, str]]:
+def _origin(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     seeds = sorted({int(summary.get("seed", 0)) for summary in summaries})
     yield "seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))
     yield "version", f"gradwire {summaries[0].get('versions', {}).get('gradwire', VERSION)}"

@@ -10,7 +10,9 @@ from gradwire.analysis.comparison.detailed_metrics import detail_rows, detailed_
 from gradwire.analysis.links import bundles, busiest_upstream
 from gradwire.result_store.result import Result
 from gradwire.result_store.table_schema import TABLES
-from tests.support.analysis_cases import messages
+from gradwire.sim.simulate import simulate
+from tests.support.analysis_cases import messages, small_result
+from tests.support.sim_cases import make_trace, ring_job, scenario
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -91,3 +93,24 @@ def test_unknown_timeouts_are_printed_as_dash():
     )
     assert (found.timed_out, found.timeouts, found.from_release.count) == (-1, -1, 0)
     assert {row.label: row.cells for row in detail_rows([found])}["messages with a time-out"] == ["-"]
+
+
+def test_bus_bandwidth_counts_time_under_way_once():
+    """Two ranks send 6,000 bytes: under way for 30 ps from 0, with overlaps, and for 10 ps from 100."""
+    rows = messages(kind=["all_gather"] * 5, src=["h0", "h1"] * 2 + ["h0"], bytes=[1000, 2000, 1000, 2000, 9], start_ps=[0, 10, 12, 100, 0],
+                    end_ps=[20, 30, 15, 110, -1])  # fmt: skip
+    details = detailed_metrics(small_result(rows), "j")
+    assert details.busbw == {"all_gather": pytest.approx(6000 / 2 / 40e-12)}
+    (row,) = [row for row in detail_rows([details]) if "busbw" in row.label]
+    assert (row.label, row.cells) == ("all-gather busbw", ["75,000 GB/s"])
+    assert detailed_metrics(small_result(messages()), "j").busbw == {}, "parameter servers have no bus bandwidth"
+
+
+def test_bus_bandwidth_of_a_ring_is_that_of_nccl_tests():
+    """A reduce-scatter of S bytes over n ranks in time t: S / t * (n - 1) / n."""
+    ranks, elements = 4, 20_000
+    result = simulate(scenario(ring_job(ranks), link={"rate": "10Gbps"}), trace=make_trace([[elements]]))
+    rows = [row for row in result.messages.to_pylist() if row["kind"] == "reduce_scatter"]
+    seconds = (max(row["end_ps"] for row in rows) - min(row["start_ps"] for row in rows)) / 1e12
+    busbw = detailed_metrics(result, "job0").busbw["reduce_scatter"]
+    assert busbw == pytest.approx(4 * elements / seconds * (ranks - 1) / ranks) and busbw < 1.25e9
