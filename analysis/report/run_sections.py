@@ -161,13 +161,13 @@ def _parts(comparison: Comparison, again: Sequence[RebuiltRun]) -> tuple[dict[st
     known = {id(run.result): run.found for run in again}
     for number, (result, entries) in enumerate(zip(comparison.results, comparison.metrics, strict=True)):
         own_names = [next(names) for _ in entries]
-        context = known.get(id(result))
-        if context is None or not context.simulated or not context.jobs:
-            continue
-        try:
-            parts = comparison.evidence[number].parts or breakdown.breakdown(context)
-        except ResultError as error:
-            trouble.append(f"no breakdown: {error}")
+        context, parts = known.get(id(result)), comparison.evidence[number].parts
+        if parts is None and context is not None and context.simulated and context.jobs:
+            try:
+                parts = breakdown.breakdown(context)
+            except ResultError as error:
+                trouble.append(f"no breakdown: {error}")
+        if parts is None:
             continue
         means_by_heading |= {
             name: means for name, entry in zip(own_names, entries, strict=True) if (means := parts.means(entry.job))

@@ -16,6 +16,7 @@ from gradwire.analysis.breakdown.result_context import ResultContext
 from gradwire.analysis.comparison.compare import Comparison, compare
 from gradwire.analysis.comparison.plots import STYLES, completion_time
 from gradwire.analysis.palette import colour_and_dash, style_sheet
+from gradwire.analysis.report import run_sections
 from gradwire.analysis.report.charts import Axis
 from gradwire.analysis.report.lanes import FOLDED_FROM, lanes_of
 from gradwire.analysis.report.run_sections import charts, comparison_page, pareto_chart, pareto_charts, tail_chart
@@ -69,6 +70,12 @@ def test_breakdown_is_the_first_picture_and_replaces_iteration_times(runs: Compa
     whole, exposed, *_ = [bars.as_dict() for bars in both]
     assert len(whole["dots"]) == 1 and len(whole["dots"][0]) == 3 * HOSTS and whole["values"] == [[2.0, 1.0]]
     assert exposed["parts"] == ["waiting: queueing"] and exposed["values"] == [[1.0]] and exposed["runs"] == [0]
+
+
+def test_runs_without_a_timeline_are_in_the_breakdown(runs: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_sections, "MOST_TIMELINES", 1)
+    page = comparison_page(runs, ["", ""])
+    assert "timelines are shown for the first 1 runs" in page and "<b>Iteration time</b>" not in page
 
 
 def test_a_run_keeps_its_colour_where_others_have_no_messages() -> None:
