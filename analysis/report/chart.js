@@ -203,6 +203,10 @@ class Chart {
     if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
     if (axis === this.data.y && !log) high += 0.04 * (high - low);
     const apart = this.data.series.some((each) => !each.line);  // dots keep clear of the frame
+    const least = 0.05 * Math.abs(high);  // of dots: a few tenths of a percent look like what they are
+    if (apart && !log && !room && !this.range && high - low < least) {
+      [low, high] = [(low + high - least) / 2, (low + high + least) / 2];
+    }
     if (axis === this.data.x && !log && !room && apart) [low, high] = [low - 0.03 * (high - low), high + 0.03 * (high - low)];
     if (room) [low, high] = [low - room, high + room];
     const turn = log ? Math.log10 : (value) => value;

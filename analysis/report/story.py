@@ -98,26 +98,28 @@ def _flattened(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str,
 
 
 def tiles(verdicts: Sequence[Verdict]) -> str:
-    """Return three tiles for each job: iteration time, exposed communication, and MFU or throughput; of the fastest
+    """Return three tiles for each job: iteration time, exposed communication, and MFU or the bottleneck; of the fastest
     run, beside the first."""
-    parts = []
-    for verdict in verdicts:
-        best, first = verdict.ranking[0], verdict.runs[0]
-        finding = best.bottleneck
-        against = "" if best is first else f", {change_text(best.mean_ps / first.mean_ps)} against {first.name}"
-        run = f"{verdict.prefix}{best.name}" if len(verdict.runs) > 1 else verdict.prefix.rstrip(": ")
-        parts.append(_tile(time_text(best.mean_ps), "per iteration", run + against))
-        share = share_text(finding.waiting_share)
-        parts.append(_tile(share, "of it waits", f"{time_text(finding.waiting_ps)} exposed communication"))
-        usage = finding.usage
-        if usage is not None:
-            low, high = usage.whole_ps(finding.iteration_ps, finding.waiting_ps)
-            middle = (low + high) / 2
-            rate = f"{count_text(usage.units_per_s(middle))} {usage.entry['unit']}s/s per GPU"
-            parts.append(_tile(share_text(usage.mfu(middle, whole=True)), "MFU", rate))
-        else:
-            parts.append(_tile(finding.kind, "", f"{len(verdict.runs)} runs" if len(verdict.runs) > 1 else ""))
-    return f'<div class="tiles">{"".join(parts)}</div>' if parts else ""
+    return "".join(map(_tiles_of, verdicts))
+
+
+def _tiles_of(verdict: Verdict) -> str:
+    best, first = verdict.ranking[0], verdict.runs[0]
+    finding, usage = best.bottleneck, best.bottleneck.usage
+    run = f"{verdict.prefix}{best.name}" if len(verdict.runs) > 1 else verdict.prefix.rstrip(": ")
+    if best is not first:
+        change = change_text(best.mean_ps / first.mean_ps)
+        run += f", no difference from {first.name}" if first in verdict.alike else f", {change} against {first.name}"
+    last = (finding.kind, "", f"{len(verdict.runs)} runs" if len(verdict.runs) > 1 else "")
+    if usage is not None:
+        middle = sum(usage.whole_ps(finding.iteration_ps, finding.waiting_ps)) / 2
+        rate = f"{count_text(usage.units_per_s(middle))} {usage.entry['unit']}s/s per GPU"
+        last = (share_text(usage.mfu(middle, whole=True)), "MFU", rate)
+    return _row_of_tiles(
+        (time_text(best.mean_ps), "per iteration", run),
+        (share_text(finding.waiting_share), "of it waits", f"{time_text(finding.waiting_ps)} exposed communication"),
+        last,
+    )
 
 
 def training_tiles(trainings: Sequence[TrainingResult]) -> str:
@@ -132,13 +134,13 @@ def training_tiles(trainings: Sequence[TrainingResult]) -> str:
     lost = share_text(sum(row["lost"] for row in best.steps) / len(best.steps))
     sent = size_text(sum(row["sent_bytes"] for row in best.steps))
     accuracy = accuracy_text(best.scores[-1]["accuracy"])
-    parts = [
-        _tile(accuracy, "accuracy", name),
-        _tile(*middle),
-        _tile(lost, "of values lost", f"{sent} sent by workers"),
-    ]
+    return _row_of_tiles((accuracy, "accuracy", name), middle, (lost, "of values lost", f"{sent} sent by workers"))
+
+
+def _row_of_tiles(*tiles: tuple[str, str, str]) -> str:
+    """Return tiles side by side, each with a figure, its unit and a note."""
+    parts = (
+        f'<div class="tile"><b>{escape(figure)}</b> <span>{escape(unit)}</span><p>{escape(note)}</p></div>'
+        for figure, unit, note in tiles
+    )
     return f'<div class="tiles">{"".join(parts)}</div>'
-
-
-def _tile(figure: str, unit: str, note: str) -> str:
-    return f'<div class="tile"><b>{escape(figure)}</b> <span>{escape(unit)}</span><p>{escape(note)}</p></div>'

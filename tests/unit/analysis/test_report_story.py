@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import numpy as np
+import page_cases
 import pytest
 from analysis_cases import iterations, messages, small_result
 from sim_cases import make_trace, ring_job, scenario
@@ -21,8 +24,10 @@ from gradwire.analysis.report.charts import Axis
 from gradwire.analysis.report.lanes import FOLDED_FROM, lanes_of
 from gradwire.analysis.report.run_sections import charts, comparison_page, pareto_chart, pareto_charts, tail_chart
 from gradwire.analysis.report.story import setting_card, tiles
+from gradwire.analysis.verdict.difference import Samples
 from gradwire.scenarios.readable import share_text, time_text
 from gradwire.sim.simulate import simulate
+from gradwire.studies.report.report_inputs import report
 
 HOSTS = FOLDED_FROM + 2
 
@@ -49,6 +54,17 @@ def test_tiles_are_those_of_the_fastest_run(runs: Comparison) -> None:
     assert f"<b>{time_text(best.mean_ps)}</b>" in text and "against slow links" in text
     assert f"<b>{share_text(best.bottleneck.waiting_share)}</b>" in text and best.bottleneck.kind in text
     assert tiles([]) == ""
+    assert tiles(runs.verdicts * 2).count('class="tiles"') == 2, "a row for each job"
+
+
+def test_tiles_do_not_state_a_difference_that_counts_as_chance(runs: Comparison) -> None:
+    """The same run twice, the second a tenth of a percent faster."""
+    (verdict,) = runs.verdicts
+    first = verdict.runs[0]
+    values = {key: 0.999 * value for key, value in first.samples.values.items()}
+    faster = replace(first, name="other", samples=Samples(values))
+    text = tiles([replace(verdict, runs=[first, faster])])
+    assert "other, no difference from slow links" in text and "against" not in text
 
 
 def test_setting_names_job_network_and_the_keys_that_differ(runs: Comparison) -> None:
@@ -138,3 +154,31 @@ def test_lanes_of_many_hosts_are_folded_to_the_median_and_the_slowest(runs: Comp
 def test_pages_without_traces_have_the_rest_of_the_story(tmp_path: Path) -> None:
     page = comparison_page(compare([small_result(iteration_columns=iterations())]), [""])
     assert 'class="tiles"' in page and 'class="card"' in page and "<b>Iteration time</b>" in page
+
+
+def test_training_runs_have_a_setting_tiles_and_a_pareto_plot(tmp_path: Path) -> None:
+    """The first of two runs is more accurate, in equal time: the other is dominated."""
+    folder = page_cases.trainings(tmp_path / "runs")
+    text = """
+[topology]
+kind = "star"
+hosts = 3
+[[job]]
+trace = "resnet20"
+workers = 2
+servers = 1
+[training]
+model = "resnet8"
+"""
+    (folder / "dlcp" / "scenario.toml").write_text(f'name = "tiny"\ntransport = "dlcp"\n{text}')
+    (folder / "dctcp" / "scenario.toml").write_text(f'name = "tiny"\ntransport = "dctcp"\n{text}')
+    page = report(folder, out=tmp_path / "page.html").path.read_text()
+    place = [
+        page.index(words)
+        for words in ('class="card"', 'class="topology"', 'class="tiles"', "<b>Accuracy against steps")
+    ]
+    assert place == sorted(place)
+    assert "<dt>model</dt><dd>resnet8</dd>" in page and "<dt>DLCP</dt><dd>transport = dlcp</dd>" in page
+    assert "<b>60.00 %</b>" in page and "3 hosts, 1 switch" in page
+    plot = json.loads(re.findall(r"<b>Time against accuracy</b>.*?<script[^>]*>(.*?)</script>", page)[0])
+    assert [(series["name"], series["dim"]) for series in plot["series"][:2]] == [("DCTCP", False), ("DLCP", True)]
