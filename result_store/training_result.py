@@ -12,6 +12,7 @@ killed. They may contain more, which resuming from the checkpoint rewrites.
                         a step
     turns.parquet       every push to an asynchronous server, in the order in which they were merged
     checkpoint.pt       torch's state for resuming
+    tensorboard/        event files, if logged (`gradwire.studies.run_logs`)
     prices.json         step times at other rates, if computed (`gradwire.studies.training.step_time_model`)
 """
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 SUMMARY, CHECKPOINT, SCENARIO, PRICES = "training.json", "checkpoint.pt", "scenario.toml", "prices.json"
+EVENTS_FOLDER = "tensorboard"
 MARKER_FILE = "trainings.txt"
 """File that marks a folder of several training runs, and lists their order."""
 ORDER = "In the order of their scenario:"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.result_store.provenance import ChangedInput, changed_inputs, file_digest, input_digests
-from gradwire.result_store.training_result import CHECKPOINT, PRICES, SCENARIO, SUMMARY, TABLES
+from gradwire.result_store.training_result import CHECKPOINT, EVENTS_FOLDER, PRICES, SCENARIO, SUMMARY, TABLES
 from gradwire.scenarios.errors import ResultError, ScenarioError, TraceError, shorten
 from gradwire.scenarios.lazily import torch
 from gradwire.scenarios.loading.toml import read_toml
@@ -215,6 +215,7 @@ def check_resumable(folder: Path, scenario: Scenario, text: str, own_data: bool 
         raise ResultError("is a file", str(folder), "a folder")
     known_names = {SCENARIO, SUMMARY, PRICES, MISSING, ROUNDS, *(f"{name}.parquet" for name in TABLES)}
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.is_dir() else set()
+    names -= {EVENTS_FOLDER}
     if not names:
         return
     scenario_file = folder / SCENARIO

@@ -28,7 +28,7 @@ from gradwire.cli.commands.execute import EXEC_EXAMPLE, cmd_exec
 from gradwire.cli.commands.fidelity import cmd_fidelity
 from gradwire.cli.commands.inspect import cmd_check, cmd_list, cmd_schema, cmd_telemetry
 from gradwire.cli.commands.new import cmd_new
-from gradwire.cli.commands.report import cmd_diagnose, cmd_report
+from gradwire.cli.commands.report import cmd_diagnose, cmd_log, cmd_report
 from gradwire.cli.commands.reproduce import cmd_reproduce
 from gradwire.cli.commands.run import cmd_compare, cmd_demo, cmd_run
 from gradwire.cli.commands.sweep import cmd_sweep, cmd_tune
@@ -66,6 +66,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (cmd_timeline, "timeline results/one --out one.json --iterations 1:3"),
     (cmd_tensors, "tensors results/one --out tensors.csv"),
     (cmd_report, "report results/demo-001 results/sweep-tail-load --out report.html"),
+    (cmd_log, "log results/tiny --log tensorboard"),
     (cmd_diagnose, "diagnose dumps --nic 400Gbps --out diagnosis.html"),
     (cmd_train, "train train-tiny --all --out results/tiny"),
     (cmd_predictor, "predictor mp2 --model resnet8 --seed 1 --seed 2 --out predictor.npz"),

@@ -88,8 +88,15 @@ PolicyName = Annotated[
     str | None,
     typer.Option("--policy", help="Run this policy of the scenario, not the base.", autocompletion=policy_names),
 ]
-
-
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="LOG",
+        help="Also write a log: tensorboard[:DIR] or wandb[:PROJECT], offline unless WANDB_MODE is set; repeatable.",
+        autocompletion=complete_words("tensorboard", "wandb"),
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(

@@ -40,6 +40,8 @@ from gradwire.studies.parallel.process_pool import (
     run_tasks,
 )
 from gradwire.studies.parallel.sweep_worker import measure, measure_and_store
+from gradwire.studies.run_logs.sweep_log import SweepLog
+from gradwire.studies.run_logs.targets import Logs, check_logs
 from gradwire.studies.sweep.checks import check_sweep
 from gradwire.studies.sweep.outcome import Sweep
 from gradwire.studies.sweep.point_store import PointStore, Record
@@ -69,6 +71,7 @@ def sweep(
     fail_fast: bool = False,
     max_wall_s: float | None = None,
     progress: OnProgress | None = None,
+    log: Logs = (),
 ) -> Sweep:
     """Run every missing point of a sweep, and return its outcome.
 
@@ -85,13 +88,15 @@ def sweep(
     fail_fast : end with the first failure (`SweepFailed`).
     max_wall_s : time limit in seconds; runs under way then count as interrupted.
     progress : called with (fraction, message).
+    log : logs of the points, as for `gradwire.train`: axes as parameters, measures as metrics.
 
     Raises `ScenarioError` if the sweep or one of its points is invalid, before anything runs.
     Raises `ResultError` if `out` holds something else, cannot be written, or is in use by another process.
-    Raises `MissingExtraError` if Ray is not installed.
+    Raises `MissingExtraError` if Ray, or the package of a log, is not installed.
     Raises `KeyboardInterrupt` on Ctrl-C; everything done so far is kept and is in tables and plots.
     """
     options = _options(engine, jobs, address, retry_failed, fail_fast, max_wall_s)
+    targets = check_logs(log, "sweep(log)")
     declared, folder, text = _declared(source)
     points = _points(declared, folder)
     with (
@@ -102,8 +107,9 @@ def sweep(
         run.store.make()
         run.store.remove_partial_files()
         write_declaration(output_dir, declared, text)
+        logs = SweepLog(targets, declared, text, output_dir, points, run.records)
         try:
-            run.run_remaining()
+            run.run_remaining(logs)
         except BaseException as stop:
             with suppress(ResultError), defer_interrupt():  # the original cause matters more
                 outcome = run.outcome()
@@ -260,8 +266,8 @@ class _Run:
         folder = self.output_dir if self.store.points.exists() else None
         return Sweep(self.declared, folder, self.points, self.records, self.store.states(keys, self.records))
 
-    def run_remaining(self) -> None:
-        """Run the remaining points. Raises `SweepFailed` at the first failure with `fail_fast`."""
+    def run_remaining(self, logs: SweepLog) -> None:
+        """Run the remaining points, and log them. Raises `SweepFailed` at the first failure with `fail_fast`."""
         by_key = {point.key: point for point in self.left}
         total = len({point.key for point in self.points})
         self._say(total, None)
@@ -270,6 +276,7 @@ class _Run:
             record = self._record(ended)
             self.records[point.key] = record
             self.left.remove(point)
+            logs.write(point.key, record)
             self.estimate.done(1.0)
             self._say(total, point)
             if record.state == "failed" and self.options.fail_fast:

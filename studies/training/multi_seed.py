@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from gradwire.result_store.training_result import TrainingResult
+from gradwire.result_store.training_result import EVENTS_FOLDER, TrainingResult
 from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.schema.job.training import RandomLoss
 from gradwire.scenarios.schema.scenario import Scenario
@@ -37,11 +37,12 @@ def train_in_processes(
     until: float | None = None,
     threads: int = 1,
     on_progress: Callable[[float, str], object] = lambda share, words: None,
+    log: Sequence[str] = (),
 ) -> Iterator[tuple[int, TrainingResult]]:
     """Train `jobs` scenarios at a time, each in a separate process and into its folder, if it has one. Yields (index in
     `wanted`, training result) of each run that has ended.
 
-    until, threads : as for `gradwire.train`.
+    until, threads, log : as for `gradwire.train`.
     on_progress : called with (fraction, message).
 
     Raises ScenarioError or TraceError or ResultError if one of them cannot be trained. Raises GradwireError if a
@@ -50,9 +51,15 @@ def train_in_processes(
     with tempfile.TemporaryDirectory(prefix="gradwire-") as temporary:
         folders = [folder or Path(temporary) / str(n) for n, (_, folder) in enumerate(wanted)]
         names = [f"{scenario.policy_name}, seed {scenario.seed}" for scenario, _ in wanted]
+        logs = (log, [f"{each}:{each}" if each == EVENTS_FOLDER else each for each in log])  # not in the temporary one
         works = [
-            Task(str(n), _train_into, (scenario, folders[n], until, threads), name=f"{scenario.name} {names[n]}")
-            for n, (scenario, _) in enumerate(wanted)
+            Task(
+                str(n),
+                _train_into,
+                (scenario, folders[n], until, threads, logs[folder is None]),
+                name=f"{scenario.name} {names[n]}",
+            )
+            for n, (scenario, folder) in enumerate(wanted)
         ]
         on_progress(0.0, f"0/{len(works)} training runs")
         for done, (key, _) in enumerate(completed(works, jobs, "a training run that finishes"), 1):
@@ -60,5 +67,5 @@ def train_in_processes(
             yield int(key), TrainingResult.read(folders[int(key)])
 
 
-def _train_into(scenario: Scenario, folder: Path, until: float | None, threads: int) -> None:
-    train(scenario, folder, until=until, threads=threads)
+def _train_into(scenario: Scenario, folder: Path, until: float | None, threads: int, log: Sequence[str]) -> None:
+    train(scenario, folder, until=until, threads=threads, log=log)

@@ -32,6 +32,8 @@ from gradwire.scenarios.validation.argument_checks import (
     wrong_type_error,
 )
 from gradwire.studies.notebook import heard
+from gradwire.studies.run_logs.targets import Logs, check_logs
+from gradwire.studies.run_logs.training_log import TrainingLog, log_training
 
 if TYPE_CHECKING:
     from gradwire.training.data import Images, Text
@@ -51,6 +53,7 @@ def train(
     threads: int = 1,
     progress: Callable[[float, str], object] | None = None,
     data: Images | Text | None = None,
+    log: Logs = (),
 ) -> TrainingResult:
     """Train the model of a scenario's table [training] over its network.
 
@@ -63,11 +66,13 @@ def train(
     threads : of torch.
     progress : called with (fraction, message).
     data : the scenario's training data, if it is already loaded.
+    log : logs to write, such as "tensorboard", "tensorboard:DIR", "wandb" or "wandb:PROJECT"; or functions called
+        with (name of the run, step, values by name).
 
     Raises ScenarioError, TraceError if the scenario cannot be trained; raised before training.
     Raises ResultError if `out` holds something else, or a training run by modules that have been edited since, or
     cannot be written.
-    Raises MissingExtraError if torch is not installed.
+    Raises MissingExtraError if torch, or the package of a log, is not installed.
     Raises KeyboardInterrupt on Ctrl-C; the last checkpoint is in `out`.
     """
     torch = import_extra("torch", "capture")
@@ -82,6 +87,7 @@ def train(
         until = require_in_range(until, "train(until)", 0.0, 1.0, ScenarioError)
     if progress is not None and not callable(progress):
         raise wrong_type_error(progress, "train(progress)", "a function that is called, or None", ScenarioError)
+    targets = check_logs(log, "train(log)")
     table, text = table_of(scenario), scenario_text(scenario)
     device = device_of(table)
     if needs_matching_layers(scenario):
@@ -90,6 +96,7 @@ def train(
     if folder is not None:
         check_resumable(folder, scenario, text)
         if (finished := _finished_result(folder, until)) is not None:
+            log_training(finished, text, folder, targets, until)
             return finished
     inputs = inputs_of(scenario, data is not None)  # now, before a module is edited during the run
     torch.set_num_threads(threads)
@@ -107,7 +114,9 @@ def train(
         def environment() -> dict[str, Any]:
             return {**engine(), **inputs_read, "device": describe_device(device, not_deterministic, trainer.slower)}
 
-        return _train(scenario, trainer, folder, text, until, progress, environment)
+        identity = {"name": scenario.name, "policy": scenario.policy_name, "seed": scenario.seed}
+        logs = TrainingLog(targets, identity, text, folder, until)
+        return _train(scenario, trainer, folder, text, until, progress, environment, logs)
 
 
 def check_trainings(variants: Iterable[Scenario]) -> None:
@@ -161,6 +170,7 @@ def _train(
     until: float | None,
     on_progress: Callable[[float, str], object] | None,
     environment: Callable[[], dict[str, Any]],
+    logs: TrainingLog,
 ) -> TrainingResult:
     """Train, resuming from the folder if possible, and save at every score and every rest. `environment`: returns
     device, engine and inputs."""
@@ -204,7 +214,8 @@ def _train(
         return result
 
     result = None
-    with heard(f"train {scenario.name} {scenario.policy_name}", on_progress) as progress:
+    with heard(f"train {scenario.name} {scenario.policy_name}", on_progress) as progress, logs.closed_at_end(tables):
+        logs.update(tables)
         for row in trainer.run(score_every, until, progress):
             if isinstance(row, Score):
                 tables["scores"].append(asdict(row))
@@ -220,8 +231,9 @@ def _train(
                     if share
                 ]
                 tables["turns"] += [{"step": row.step, **turn} for turn in turns]
-                if trainer.due(score_every):
-                    continue  # its score comes next, and is saved with it
+            logs.update(tables)
+            if not isinstance(row, Score) and trainer.due(score_every):
+                continue  # its score comes next, and is saved with it
             rests = trainer.due(rest)
             if rests or isinstance(row, Score):
                 with defer_interrupt():

@@ -1,4 +1,6 @@
-"""Defines `gradwire report`, which writes a page of results, and `gradwire diagnose`, for running jobs."""
+"""Defines `gradwire report`, which writes a page of results, `log`, for other tools' views of them, and `diagnose`, for
+running jobs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gradwire.cli.commands.timeline import MovedTrace, trace_of
-from gradwire.cli.options import Json, library_names
+from gradwire.cli.options import Json, Log, library_names
 from gradwire.cli.terminal import for_people, progress
 
 
@@ -61,6 +63,23 @@ def cmd_report(
     typer.echo(f"{', '.join(page.sections)}: {page.path}, {page.size / 1e6:.2f} MB, to open in a browser")
     if page.timelines:
         typer.echo(f"for ui.perfetto.dev: {page.timelines[0].parent}, {len(page.timelines)} files")
+
+
+@for_people
+def cmd_log(
+    sources: Annotated[list[Path], typer.Argument(help="Folders of train or sweep.")],
+    log: Log = None,
+    as_json: Json = False,
+) -> None:
+    """Write finished training runs or sweeps to TensorBoard or W&B, as --log does while they run."""
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.studies.run_logs.finished import log_results
+
+    if not log:
+        raise GradwireError("is missing", "--log", "tensorboard[:DIR] or wandb[:PROJECT]")
+    with progress("log", as_json, "writing"):
+        names = [name for source in sources for name in log_results(source, log, "--log")]
+    typer.echo(json.dumps({"runs": names}) if as_json else f"{len(names)} runs: {', '.join(log)}")
 
 
 @for_people

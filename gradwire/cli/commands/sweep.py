@@ -55,14 +55,17 @@ def cmd_sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs, and those that are done; run nothing.")
     ] = False,
+    log: options.Log = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
     """Run many scenarios along axes, with seeds: tables of means and intervals, and plots. An interrupted or extended
     sweep is resumed by the same command. Exits with 1 if a point has failed, or the time limit was reached."""
+    from gradwire.studies.run_logs.targets import check_logs
     from gradwire.studies.sweep.runner import plan_sweep, sweep
 
-    limit = options.seconds_of(max_wall)
+    limit, logs = options.seconds_of(max_wall), log or []
+    check_logs(logs, "--log")
     if dry_run:
         outcome, lines = plan_sweep(source, out, jobs, retry_failed)
         typer.echo(json.dumps(outcome.as_dict()) if as_json else "\n".join(lines))
@@ -78,6 +81,7 @@ def cmd_sweep(
             fail_fast=fail_fast,
             max_wall_s=limit,
             progress=show,
+            log=logs,
         )
     if as_json:
         typer.echo(json.dumps(outcome.as_dict()))

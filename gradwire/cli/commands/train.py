@@ -56,6 +56,7 @@ def cmd_train(
     plots: Annotated[
         str, typer.Option("--plots", metavar="FORMAT", help="Format of the plot that --out writes: png, pdf or svg.")
     ] = "png",
+    log: options.Log = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -63,10 +64,13 @@ def cmd_train(
     time is the clock. Needs the extra "capture"."""
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.scenarios.loading.load import load_scenario
+    from gradwire.studies.run_logs.targets import check_logs
     from gradwire.studies.training.multi_seed import with_seed
     from gradwire.studies.training.run import parse_target
 
     options.check_plot_format(plots)
+    logs = log or []
+    check_logs(logs, "--log")
     target = parse_target(until)
     if every and policy is not None:
         raise ScenarioError("cannot be combined with --all", "--policy", expected="one of them")
@@ -89,7 +93,7 @@ def cmd_train(
         ]
         runs_by_number: dict[int, TrainingResult] = {}
         try:
-            for number, run in _train(requests, jobs, target, threads, as_json, seeds is not None):
+            for number, run in _train(requests, jobs, target, threads, as_json, seeds is not None, logs):
                 runs_by_number[number] = run
         except KeyboardInterrupt:
             with defer_interrupt():
@@ -140,6 +144,7 @@ def _train(
     threads: int,
     quiet: bool,
     seeded: bool,
+    log: Sequence[str],
 ) -> Iterator[tuple[int, TrainingResult]]:
     """Yield (number, training run), one after the other in this process or in parallel processes."""
     from gradwire.studies.training.multi_seed import train_in_processes
@@ -147,12 +152,12 @@ def _train(
 
     if jobs > 1:
         with progress(f"train {requests[0][0].name}", quiet) as show:
-            yield from train_in_processes(requests, jobs, until, threads, show)
+            yield from train_in_processes(requests, jobs, until, threads, show, log)
         return
     for number, (scenario, folder) in enumerate(requests):
         seed = f", seed {scenario.seed}" if seeded else ""
         with progress(f"train {scenario.name} {scenario.policy_name}{seed}", quiet) as show:
-            run = train(scenario, folder, until=until, threads=threads, progress=show)
+            run = train(scenario, folder, until=until, threads=threads, progress=show, log=log)
         yield number, run
 
 
