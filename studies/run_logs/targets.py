@@ -22,8 +22,8 @@ from gradwire.scenarios.validation.argument_checks import wrong_type_error
 LogFunction = Callable[[str, int, Mapping[str, float]], object]
 """Function called with (name of the run, step, values by name)."""
 Logs = str | LogFunction | Sequence[str | LogFunction]
-PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}
-"""Package that writes each kind of log."""
+KINDS = ("tensorboard", "wandb")
+"""Kinds of logs, named like the package that writes them."""
 BY_TIME = ("train/loss", "validation/accuracy", "validation/loss")
 """Values that people also want against simulated time."""
 EXPECTED = "tensorboard, tensorboard:DIR, wandb or wandb:PROJECT"
@@ -104,9 +104,11 @@ def _target(text: Any, where: str) -> LogTarget:
     if not isinstance(text, str):
         raise wrong_type_error(text, where, f"{EXPECTED}, or a function", ScenarioError)
     kind, colon, place = text.partition(":")
-    if kind not in PACKAGES or (colon and not place):
-        raise ScenarioError(f'is no log: "{text}"', where, EXPECTED + nearest(kind, list(PACKAGES)))
-    import_extra(PACKAGES[kind], "logging")
+    if kind not in KINDS or (colon and not place):
+        raise ScenarioError(f'is no log: "{text}"', where, EXPECTED + nearest(kind, KINDS))
+    if not os.environ.get("WANDB_MODE"):  # offline; W&B's client reads this when it is imported
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import_extra(kind, "logging")
     if kind == "tensorboard" and place:
         existing = next(path for path in (Path(place), *Path(place).absolute().parents) if path.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
