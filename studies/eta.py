@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gradwire.scenarios.readable import three_digits, wall_text
 
@@ -101,11 +101,32 @@ class RemainingTime:
         return f"{low} to {high} left" if is_wide else f"about {wall_text(mean)} left"
 
 
-def progress_text(on_progress: Callable[[float, str], object], scenario: Scenario) -> Callable[[ProgressReport], None]:
-    """Return a progress callback for `simulate` that reports a fraction and a message."""
-    what, pace = ("iterations" if scenario.job else "flows"), SpeedEstimate()
+class ValueChart(Protocol):
+    """Draws points of named series."""
+
+    def value(self, chart: str, series: str, x: float, y: float) -> None:
+        """Add a point."""
+        ...
+
+
+def progress_text(
+    on_progress: Callable[[float, str], object], scenario: Scenario, chart: ValueChart | None = None
+) -> Callable[[ProgressReport], None]:
+    """Return a progress callback for `simulate` that reports a fraction and a message, and draws times into a chart:
+    simulated time per iteration since the previous report, or the flows done."""
+    what, pace, last = ("iterations" if scenario.job else "flows"), SpeedEstimate(), (0, 0)
 
     def progressed(at: ProgressReport) -> None:
+        nonlocal last
+        done, now_ps = last
+        if chart is not None and at.done > done:
+            last = at.done, at.now_ps
+            if scenario.job:
+                chart.value(
+                    "iteration time, ms", scenario.policy_name, at.done, (at.now_ps - now_ps) / (at.done - done) / 1e9
+                )
+            else:
+                chart.value("flows done", scenario.policy_name, at.now_ps / 1e9, at.done)
         pace.note(at.share, at.packet_hops)
         left, speed = pace.parts
         parts = (f"{at.done}/{at.total} {what}", left, f"{at.now_ps / 1e9:.1f} ms simulated", speed)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
 from importlib import resources
 
@@ -24,6 +25,8 @@ from gradwire.scenarios.version import VERSION
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src {}; script-src {}"
 """Content policy: style and scripts are allowed by their hashes [CSP Level 3, hash-source]."""
 SCRIPTS = ("look.js", "chart.js", "lanes.js", "timeline.js", "page.js")
+LIVE_SCRIPTS = ("look.js", "chart.js", "page.js", "live.js")
+"""Scripts of a page that reloads itself, without timelines."""
 SAMPLES = '<div class="paper" hidden></div>'
 """An element with the colours of print, read by the script before it draws for the printer."""
 
@@ -115,8 +118,8 @@ def timeline(runs: Sequence[Json]) -> str:
     return f'<figure class="timeline" aria-label="timeline">{data({"runs": list(runs)})}</figure>'
 
 
-def html_page(title: str, sections: Sequence[PageSection], command: str = "") -> str:
-    """Return the whole file. `command` : its origin, for the footer."""
+def html_page(title: str, sections: Sequence[PageSection], command: str = "", scripts: Sequence[str] = SCRIPTS) -> str:
+    """Return the whole file. `command` : its origin, for the footer. `scripts` : files of this package."""
     alone = len(sections) == 1 and sections[0].title == title  # the section needs no heading of its own
     body = []
     for number, section in enumerate(sections, 1):
@@ -124,8 +127,8 @@ def html_page(title: str, sections: Sequence[PageSection], command: str = "") ->
         head = "" if alone else f'<h2>{escape(section.title)} <span class="kind">{escape(section.kind)}</span></h2>'
         body += [f'<section id="s{number}">{head}{lead}', *section.parts, "</section>"]
     kind = f' <span class="kind">{escape(sections[0].kind)}</span>' if alone else ""
-    style, scripts = style_sheet() + _file("page.css"), [_file(name) for name in SCRIPTS]
-    policy = POLICY.format(_hashed(style), " ".join(map(_hashed, scripts)))
+    style, texts = style_sheet() + _file("page.css"), [_file(name) for name in scripts]
+    policy = POLICY.format(_hashed(style), " ".join(map(_hashed, texts)))
     by = f" by <code>{escape(command)}</code>" if command else ""
     return "\n".join(
         [
@@ -144,7 +147,7 @@ def html_page(title: str, sections: Sequence[PageSection], command: str = "") ->
             "inside.</p></footer>",
             '<div id="tip" role="status" aria-live="polite" hidden></div>',
             "<noscript><p>Plots and the timeline need JavaScript; sentences and tables do not.</p></noscript>",
-            *(f"<script>{script}</script>" for script in scripts),
+            *(f"<script>{text}</script>" for text in texts),
             "</body></html>",
             "",
         ]
@@ -166,6 +169,7 @@ def _hashed(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+@cache
 def _file(name: str) -> str:
     """Return a file of this package, checked not to contain a closing tag."""
     text = (resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -36,6 +36,7 @@ from gradwire.cli.commands.testbed import cmd_emulate, cmd_probe
 from gradwire.cli.commands.timeline import cmd_tensors, cmd_timeline
 from gradwire.cli.commands.trace import app as trace_app
 from gradwire.cli.commands.train import cmd_predictor, cmd_train
+from gradwire.cli.options import LiveCommand
 from gradwire.cli.terminal import robust_streams
 from gradwire.scenarios.version import VERSION
 
@@ -83,7 +84,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
 """Commands and their examples, in the order of --help."""
 
 for command, example in COMMANDS:
-    app.command(example.partition(" ")[0], epilog=f"Example: gradwire {example}")(command)
+    app.command(example.partition(" ")[0], cls=LiveCommand, epilog=f"Example: gradwire {example}")(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(bench_app, name="bench")
 app.add_typer(trace_app, name="trace")

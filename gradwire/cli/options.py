@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 
 def complete_words(*words: str) -> Callable[[str], list[str]]:
@@ -97,6 +98,16 @@ Log = Annotated[
         autocompletion=complete_words("tensorboard", "wandb"),
     ),
 ]
+Live = Annotated[
+    str | None,
+    typer.Option(
+        "--live",
+        metavar="[FILE.html]",
+        help="Write a page with progress and measured values that reloads itself; live.html with --out if no file is "
+        "named.",
+    ),
+]
+"""Handled by `gradwire.cli.terminal.for_people`; the file is optional (`LiveCommand`)."""
 Device = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +116,21 @@ Device = Annotated[
         autocompletion=complete_words("cpu", "cuda", "auto"),
     ),
 ]
+
+
+class LiveCommand(TyperCommand):
+    """A command whose option --live may stand without a file, which always ends in .html."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        joined: list[str] = []
+        options = args[: args.index("--")] if "--" in args else args
+        for number, word in enumerate(args):
+            if word == "--live" and number < len(options):
+                has_file = number + 1 < len(options) and options[number + 1].endswith(".html")
+                joined.append("--live=" if not has_file else "--live")
+            else:
+                joined.append(word)
+        return super().parse_args(ctx, joined)
 
 
 def overrides_from_options(set_: list[str] | None, trace: str | None, device: str | None = None) -> list[str]:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 from gradwire.cli import signals
+from gradwire.cli.live_page import current_page, live_page
 from gradwire.cli.watchdog import watchdog
 from gradwire.scenarios import interrupt
 from gradwire.scenarios.errors import NO_MEMORY, GradwireError, ScenarioNote, is_memory_shortage, memory_shortage_error
@@ -44,6 +45,8 @@ PATIENCE_S = 1.5
 """Seconds without a report after which a message says what is going on."""
 WIDE, BAR_WIDTH = 120, 20
 """Minimum width of a terminal for a bar, and the bar's length, in characters."""
+RESUMABLE = ("cmd_train", "cmd_sweep", "cmd_reproduce")
+"""Commands whose output folder may hold other files while they run."""
 NAME_SHARE = 0.4
 """Maximum share of a line for the name."""
 STDIN, STDOUT, STDERR = range(3)
@@ -57,9 +60,16 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        values: dict[str, Any] = kwargs
         try:
             question = None if kwargs.get("as_json") else _question()
-            with _answered_signals(), watchdog(), _notes(), trust_scope(bool(kwargs.get("trust")), question):
+            with (
+                _answered_signals(),
+                watchdog(),
+                _notes(),
+                trust_scope(bool(kwargs.get("trust")), question),
+                live_page(values.get("live"), values.get("out"), command.__name__ in RESUMABLE),
+            ):
                 return command(*args, **kwargs)
         except GradwireError as error:
             if kwargs.get("as_json"):
@@ -110,6 +120,8 @@ def _notes() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *more: Any, **named: Any) -> None:
         if issubclass(category, ScenarioNote):
             print(f"note: {message}", file=sys.stderr)
+            if (page := current_page()) is not None:
+                page.note(str(message))
         else:
             others(message, category, *more, **named)
 
@@ -214,8 +226,25 @@ _short_of_memory: list[int] = []
 
 @contextmanager
 def progress(title: str, quiet: bool = False, at_first: str = "") -> Iterator[Progress]:
-    """Show the progress of the work `title`; yields the callback for the work. `at_first` is the message shown if
-    nothing has been reported after `PATIENCE_S`."""
+    """Show the progress of the work `title`, also on a live page; yields the callback for the work. `at_first` is the
+    message shown if nothing has been reported after `PATIENCE_S`."""
+    page = current_page()
+    with _on_terminal(title, quiet, at_first) as show:
+        if page is None:
+            yield show
+            return
+        page.report(title, 0.0, at_first)
+
+        def report(share: float, words: str) -> None:
+            page.report(title, share, words)
+            show(share, words)
+
+        yield report
+
+
+@contextmanager
+def _on_terminal(title: str, quiet: bool, at_first: str) -> Iterator[Progress]:
+    """Show progress as a bar or as lines."""
     if quiet:
         yield lambda share, words: None
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":

@@ -1,8 +1,8 @@
 """`WandbLog` writes one run with the client of Weights & Biases: offline, unless WANDB_MODE says otherwise.
 
-Offline means that nothing is sent, not even W&B's reports of errors: `wandb sync` sends a run later. A run keeps its id if it is resumed or logged again.
-Its offline copy is then replaced; online, steps that the server has are left out. Losses and accuracy have simulated
-seconds as their default x axis.
+Offline means that nothing is sent, not even W&B's reports of errors: `wandb sync` sends a run later. A run keeps its id
+if it is resumed or logged again. Its offline copy is then replaced; online, steps that the server has are left out.
+Losses and accuracy have simulated seconds as their default x axis.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradwire.cli.clusters.study import reproduce_clusters
-from gradwire.cli.options import Device, Json, complete_from
+from gradwire.cli.options import Device, Json, Live, complete_from
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def cmd_reproduce(
         Path | None,
         typer.Option(metavar="FILE", help="For clusters: measured times as CSV; those with gradwire if absent."),
     ] = None,
+    live: Live = None,
     as_json: Json = False,
 ) -> None:
     """Test published claims: the claim, the measurement, and the verdict. An interrupted command can be resumed. A

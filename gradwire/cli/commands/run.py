@@ -15,6 +15,7 @@ import typer
 from gradwire.cli import options
 from gradwire.cli.early_imports import import_during_run, without_collector
 from gradwire.cli.effect_notes import print_notes
+from gradwire.cli.live_page import current_page
 from gradwire.cli.terminal import for_people, progress
 from gradwire.cli.watchdog import wall_limit
 from gradwire.scenarios.interrupt import defer_interrupt, mark_caught
@@ -66,6 +67,7 @@ def cmd_run(
         bool, typer.Option("--uncompiled", help="Run the engine as plain Python: breakpoints work in components. Slow.")
     ] = False,
     force: options.Force = False,
+    live: options.Live = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -121,6 +123,7 @@ def cmd_compare(
     ] = False,
     breakdown: options.Breakdown = False,
     force: options.Force = False,
+    live: options.Live = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -186,7 +189,7 @@ def _simulate(
                 if not results and compiled:
                     check_uncompiled(scenarios)
                     compile_ahead(scenarios)  # all engines, in parallel
-                on_progress = import_during_run(progress_text(show, scenario), threads)
+                on_progress = import_during_run(progress_text(show, scenario, current_page()), threads)
                 with wall_limit(max_wall_s):
                     result = simulate(
                         scenario,

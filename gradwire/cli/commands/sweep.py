@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradwire.cli import options
+from gradwire.cli.live_page import current_page
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def cmd_sweep(
         bool, typer.Option("--dry-run", help="Print the runs, and those that are done; run nothing.")
     ] = False,
     log: options.Log = None,
+    live: options.Live = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -81,7 +83,7 @@ def cmd_sweep(
             fail_fast=fail_fast,
             max_wall_s=limit,
             progress=show,
-            log=logs,
+            log=[*logs, page.point] if (page := current_page()) else logs,
         )
     if as_json:
         typer.echo(json.dumps(outcome.as_dict()))

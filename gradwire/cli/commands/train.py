@@ -15,12 +15,14 @@ import typer
 
 from gradwire.cli import options
 from gradwire.cli.effect_notes import print_notes
+from gradwire.cli.live_page import current_page
 from gradwire.cli.terminal import for_people, progress
 from gradwire.scenarios.interrupt import defer_interrupt
 
 if TYPE_CHECKING:
     from gradwire.result_store.training_result import TrainingResult
     from gradwire.scenarios.schema.scenario import Scenario
+    from gradwire.studies.run_logs.targets import LogFunction
 
 
 CONTENT = "training runs"
@@ -57,6 +59,7 @@ def cmd_train(
         str, typer.Option("--plots", metavar="FORMAT", help="Format of the plot that --out writes: png, pdf or svg.")
     ] = "png",
     log: options.Log = None,
+    live: options.Live = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
@@ -157,7 +160,9 @@ def _train(
     for number, (scenario, folder) in enumerate(requests):
         seed = f", seed {scenario.seed}" if seeded else ""
         with progress(f"train {scenario.name} {scenario.policy_name}{seed}", quiet) as show:
-            run = train(scenario, folder, until=until, threads=threads, progress=show, log=log)
+            page = current_page()
+            shown: list[str | LogFunction] = [*log, *([page.training] if page is not None else [])]
+            run = train(scenario, folder, until=until, threads=threads, progress=show, log=shown)
         yield number, run
 
 

@@ -86,7 +86,7 @@ READING = {
 }
 """Commands that read a Result, and import nothing that it names."""
 NEITHER = {
-    "demo", "schema", "list", "new", "predictor", "reproduce", "capture", "cache", "bench", "trace", "diagnose",
+    "demo", "schema", "list", "new", "predictor", "reproduce", "capture", "cache", "bench", "trace", "diagnose", "log",
     "collective",
 }  # fmt: skip
 """Commands that take neither a scenario nor a Result, or no code of one (diagnose)."""
