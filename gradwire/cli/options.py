@@ -65,7 +65,7 @@ Seeds = Annotated[
 MaxWall = Annotated[str | None, typer.Option(metavar="TIME", help="Wall-clock limit of every run, such as 30s or 5m.")]
 Out = Annotated[Path | None, typer.Option(help="Write results to this new directory.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace --out if it holds results of gradwire, never anything else.")
+    bool, typer.Option("--force", help="Replace an earlier output of the same kind, never anything else.")
 ]
 Plots = Annotated[
     str,

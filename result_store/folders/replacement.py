@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -124,3 +124,31 @@ def _is_results(folder: Path) -> bool:
             if "format" in parse_json((folder / mark).read_text(encoding="utf-8")):
                 return True
     return False
+
+
+PLOT_HEADS = (b"\x89PNG", b"%PDF", b"<?xml", b"\xff\xd8\xff")
+"""First bytes of plots: PNG, PDF, SVG, JPEG."""
+
+
+def replaced_file(path: str | Path | None, force: bool, *heads: bytes) -> AbstractContextManager[None]:
+    """Return a context in which, with `force`, an earlier output may be replaced by a file of the same kind, which
+    begins with one of `heads`; see `set_aside`."""
+
+    def refuse(existing: Path) -> None:
+        if existing.is_symlink() or not existing.is_file() or not existing.read_bytes()[:64].startswith(heads):
+            raise ResultError("cannot be replaced (--force)", str(existing), "an earlier output of the same kind")
+
+    return set_aside(Path(path), refuse) if force and path is not None else contextlib.nullcontext()
+
+
+def replaced_folder(path: str | Path, force: bool, names: str) -> AbstractContextManager[None]:
+    """Return a context in which, with `force`, a folder may be replaced that holds only files whose names match the
+    pattern `names`; see `set_aside`."""
+
+    def refuse(existing: Path) -> None:
+        entries = [existing] if existing.is_symlink() or not existing.is_dir() else list(existing.iterdir())
+        if foreign := [entry.name for entry in entries if not (entry.is_file() and re.fullmatch(names, entry.name))]:
+            what = f"cannot be replaced (--force): {foreign[0]} was not written by this command"
+            raise ResultError(what, str(existing), "an earlier output of the same kind")
+
+    return set_aside(Path(path), refuse) if force else contextlib.nullcontext()

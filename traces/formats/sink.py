@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gradwire.result_store.folders.output_folder import write_error
@@ -34,6 +35,28 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
                 file.unlink()
         raise write_error(error, path, TraceError) from error
     return written
+
+
+def replace_files(write: Callable[[Path], list[Path]], out: Path) -> list[Path]:
+    """Let `write` write files for `out` in a temporary folder, and put them in place of earlier ones of the same kind,
+    which begin alike; return them. TraceError, with nothing replaced, if another file is there."""
+    if not out.parent.is_dir():
+        return write(out)
+    with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=out.parent) as folder:
+        places = {file: out.parent / file.name for file in write(Path(folder) / out.name)}
+        for file, place in places.items():
+            is_regular = place.is_file() and not place.is_symlink()
+            if os.path.lexists(place) and not (is_regular and _head(file) == _head(place)):
+                raise TraceError("cannot be replaced (--force)", str(place), "an earlier output of the same kind")
+        for file, place in places.items():
+            file.replace(place)
+    return list(places.values())
+
+
+def _head(file: Path) -> bytes:
+    """Return the first bytes of a file, which depend on its format only."""
+    with file.open("rb") as stream:
+        return stream.read(8)
 
 
 def _refuse_too_much(contents: Mapping[Path, bytes]) -> None:

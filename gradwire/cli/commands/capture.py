@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gradwire.cli.options import Force
 from gradwire.cli.terminal import for_people, progress
 
 
@@ -37,15 +38,18 @@ def cmd_capture(
         int, typer.Option(min=0, help="Pairs of steps that measure the overhead of recording.")
     ] = 12,
     note: Annotated[str | None, typer.Option(help="A remark for the manifest.")] = None,
+    force: Force = False,
 ) -> None:
     """Train a built-in model on real data and record its gradients. Needs the extra "capture"."""
     from gradwire.traces.capture.builtin_models import BuiltinRun
+    from gradwire.traces.storage.writer import replaceable
 
     run = BuiltinRun(
         model=model, data=data, batch=batch, image_size=image_size, sequence=sequence, tokens=tokens,
         iterations=iterations, every=every, early=early, late=late, device=device, threads=threads, seed=seed,
         learning_rate=learning_rate, overhead_pairs=overhead_pairs, note=note,
     )  # fmt: skip
-    with progress(f"capture {model}") as show:
-        path = run.train(out, progress=lambda step, steps, loss: show(step / steps, f"step {step} loss {loss:.3f}"))
-    typer.echo(f"trace written to {path}")
+    with replaceable(out, force):
+        with progress(f"capture {model}") as show:
+            path = run.train(out, progress=lambda step, steps, loss: show(step / steps, f"step {step} loss {loss:.3f}"))
+        typer.echo(f"trace written to {path}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradwire.cli.options import (
+    Force,
     Json,
     ScenarioName,
     Set,
@@ -119,41 +120,44 @@ def cmd_telemetry(
     pcap: Annotated[
         Path | None, typer.Option(help="Write the packet log to this new pcapng file, for Wireshark.")
     ] = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Show the ports of one run: queues, queueing delays, drops and marks, as far as [output] recorded them."""
     from gradwire.analysis.telemetry.telemetry import chosen_ports, describe
     from gradwire.analysis.telemetry.telemetry_tables import print_telemetry
     from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.result_store.folders.replacement import PLOT_HEADS, replaced_file
     from gradwire.result_store.result import Result
 
     if plot is not None:
         from gradwire.analysis.figure_files import format_of
 
         format_of(plot)
-    for file in (plot, pcap):
-        if file is not None:
-            refuse_unwritable(file, file=True)
-    loaded = Result.read(result)
-    ports = chosen_ports(loaded, port or [])
-    only = ports if port else None
-    telemetry = describe(loaded, only)
-    if as_json:
-        typer.echo(json.dumps(telemetry))
-    else:
-        print_telemetry(telemetry, bool(port))
-    if plot is not None:
-        from gradwire.analysis.telemetry.telemetry_plot import draw_telemetry
+    with replaced_file(plot, force, *PLOT_HEADS), replaced_file(pcap, force, b"\n\r\r\n"):
+        for file in (plot, pcap):
+            if file is not None:
+                refuse_unwritable(file, file=True)
+        loaded = Result.read(result)
+        ports = chosen_ports(loaded, port or [])
+        only = ports if port else None
+        telemetry = describe(loaded, only)
+        if as_json:
+            typer.echo(json.dumps(telemetry))
+        else:
+            print_telemetry(telemetry, bool(port))
+        if plot is not None:
+            from gradwire.analysis.telemetry.telemetry_plot import draw_telemetry
 
-        drawn = draw_telemetry(loaded, plot, only)
-        if not as_json:
-            typer.echo(f"plot: {plot}" + (f" ({', '.join(drawn)})" if drawn else ""))
-    if pcap is not None:
-        from gradwire.analysis.pcap.packet_capture import write_capture
+            drawn = draw_telemetry(loaded, plot, only)
+            if not as_json:
+                typer.echo(f"plot: {plot}" + (f" ({', '.join(drawn)})" if drawn else ""))
+        if pcap is not None:
+            from gradwire.analysis.pcap.packet_capture import write_capture
 
-        count = write_capture(loaded, pcap, ports)
-        if not as_json:
-            typer.echo(f"capture: {pcap}, {count:,} packets")
+            count = write_capture(loaded, pcap, ports)
+            if not as_json:
+                typer.echo(f"capture: {pcap}, {count:,} packets")
 
 
 @for_people

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Json, complete_from, complete_words
+from gradwire.cli.options import Force, Json, complete_from, complete_words
 from gradwire.cli.terminal import for_people
 
 KINDS = ("scenario", "transport", "load_balancer", "queue_policy")
@@ -62,9 +62,7 @@ def cmd_new(
     fabric: Annotated[
         str, typer.Option("--fabric", help="A network: gradwire list fabrics.", autocompletion=fabric_names)
     ] = "rail-400g",
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace FILE, and what is written beside it, if they exist.")
-    ] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write a scenario of a model on GPUs and a fabric, or a working skeleton of a component.

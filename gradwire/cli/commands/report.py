@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from gradwire.cli.commands.timeline import MovedTrace, trace_of
-from gradwire.cli.options import Json, Log, library_names
+from gradwire.cli.options import Force, Json, Log, library_names
 from gradwire.cli.terminal import for_people, progress
 
 
@@ -31,9 +31,7 @@ def cmd_report(
         bool, typer.Option("--perfetto/--no-perfetto", help="Write timelines for ui.perfetto.dev beside the page.")
     ] = True,
     trace: MovedTrace = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier page and its timelines, never anything else.")
-    ] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file that explains results: text, tables, plots, interactive timelines, and how to
@@ -99,6 +97,7 @@ def cmd_diagnose(
         ),
     ] = None,
     no_simulate: Annotated[bool, typer.Option("--no-simulate", help="Leave simulated times out.")] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Name the late rank, slow link or hang of a running job, and show measured beside simulated collective times.
@@ -108,6 +107,7 @@ def cmd_diagnose(
     simulated count as slow.
     """
     from gradwire.result_store.folders.output_folder import refuse_existing
+    from gradwire.result_store.folders.replacement import replaced_file
     from gradwire.result_store.provenance import command_line
     from gradwire.scenarios.errors import GradwireError
     from gradwire.studies.diagnose.page import write_page
@@ -116,18 +116,19 @@ def cmd_diagnose(
 
     if nic is not None and on is not None:
         raise GradwireError("both are given", "--nic and --on", "one of them")
-    if out is not None:
-        refuse_existing(out)
-    network = scenario_network(on) if on is not None else built_in_network(nic or DEFAULT_RATE)
-    with progress("diagnose", as_json, "reading") as show:
-        report = diagnose(
-            *dumps,
-            network=network,
-            simulated=not no_simulate,
-            trusted=nic is not None or on is not None,
-            on_progress=show,
-        )
-    size = write_page(report, out, command_line()) if out is not None else 0
+    with replaced_file(out, force, b"<!doctype html>"):
+        if out is not None:
+            refuse_existing(out)
+        network = scenario_network(on) if on is not None else built_in_network(nic or DEFAULT_RATE)
+        with progress("diagnose", as_json, "reading") as show:
+            report = diagnose(
+                *dumps,
+                network=network,
+                simulated=not no_simulate,
+                trusted=nic is not None or on is not None,
+                on_progress=show,
+            )
+        size = write_page(report, out, command_line()) if out is not None else 0
     if as_json:
         typer.echo(json.dumps(report.as_dict() | ({"out": str(out), "bytes": size} if out else {})))
         return

@@ -29,13 +29,18 @@ COMPILING = "compiling the packet engine (once per transport and load balancer, 
 
 @for_people
 def cmd_demo(
-    threads: options.Threads = 1, out: options.Out = None, plots: options.Plots = "png", as_json: options.Json = False
+    threads: options.Threads = 1,
+    out: options.Out = None,
+    plots: options.Plots = "png",
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Replay the bundled trace under three policies and compare. Exits with 1 if a loss bound is broken."""
-    from gradwire.result_store.folders.output_folder import Claim, NumberedClaim
+    from gradwire.result_store.folders.output_folder import NumberedClaim
+    from gradwire.result_store.folders.replacement import claim_output
 
     options.check_plot_format(plots)
-    with Claim(out) if out is not None else NumberedClaim("results/demo") as place:
+    with claim_output(out, force) if out is not None else NumberedClaim("results/demo") as place:
         run = partial(_simulate, threads=threads, max_wall_s=None, quiet=as_json, jobs=1)
         _compare(["demo"], [], run, place, as_json, plots, page=True)
 

@@ -120,29 +120,32 @@ def cmd_tune(
     ] = 20,
     threads: options.Threads = 1,
     out: Annotated[Path | None, typer.Option(help="Write the scenario with the best pair to this new file.")] = None,
+    force: options.Force = False,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
     """Find ByteScheduler's partition and credit by Bayesian optimisation over simulated runs, as its paper does over
     real ones."""
     from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.result_store.folders.replacement import replaced_file
     from gradwire.scenarios.loading.load import load_scenario
     from gradwire.studies.tune.scheduler_tuning import Trial, TuningEnded, tune
 
-    if out is not None:
-        refuse_unwritable(out, file=True)
-    chosen = load_scenario(scenario, set=options.overrides_from_options(set_, trace), policy=policy)
+    with replaced_file(out, force, b"name = "):
+        if out is not None:
+            refuse_unwritable(out, file=True)
+        chosen = load_scenario(scenario, set=options.overrides_from_options(set_, trace), policy=policy)
 
-    def show(number: int, trial: Trial) -> None:
-        partition, credit, time = trial.texts()
-        typer.echo(f"{number}/{trials}: {partition}, credit {credit}: {time}", err=True)
+        def show(number: int, trial: Trial) -> None:
+            partition, credit, time = trial.texts()
+            typer.echo(f"{number}/{trials}: {partition}, credit {credit}: {time}", err=True)
 
-    try:
-        tuned = tune(chosen, job=job, trials=trials, threads=threads, progress=None if as_json else show)
-    except TuningEnded as ended:
-        _show_tuning(ended.tuned, out, as_json)
-        raise
-    _show_tuning(tuned, out, as_json)
+        try:
+            tuned = tune(chosen, job=job, trials=trials, threads=threads, progress=None if as_json else show)
+        except TuningEnded as ended:
+            _show_tuning(ended.tuned, out, as_json)
+            raise
+        _show_tuning(tuned, out, as_json)
 
 
 def _show_tuning(tuned: TuningResult, out: Path | None, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Json
+from gradwire.cli.options import Force, Json
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
@@ -40,13 +40,16 @@ def cmd_timeline(
     ] = 200_000,
     ports: Annotated[int, typer.Option(min=0, help="Number of ports whose queues are drawn, the longest ones.")] = 16,
     trace: MovedTrace = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write a timeline for ui.perfetto.dev: layers, waits, messages, queues, drops."""
     from gradwire.analysis.timeline.timeline import timeline
+    from gradwire.result_store.folders.replacement import replaced_file
 
-    target = out if out is not None else result / "timeline.json"
-    written = timeline(result, target, iterations=_range_of(iterations), most=most, ports=ports, trace=trace_of(trace))
+    target, chosen = out if out is not None else result / "timeline.json", _range_of(iterations)
+    with replaced_file(target, force, b'{"displayTimeUnit": "ns", "otherData"'):
+        written = timeline(result, target, iterations=chosen, most=most, ports=ports, trace=trace_of(trace))
     if as_json:
         typer.echo(json.dumps({**vars(written), "path": str(written.path)}))
         return
@@ -64,18 +67,21 @@ def cmd_tensors(
         Path | None, typer.Option(help="Write a row per iteration, worker and tensor to this new .csv or .parquet.")
     ] = None,
     trace: MovedTrace = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Show when each gradient was ready, released, delivered and needed; print those with the longest waits."""
     from gradwire.analysis.timeline.tensors import check_format, longest_waits, tensors, write_tensors
     from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.result_store.folders.replacement import replaced_file
 
-    if out is not None:
-        check_format(out)
-        refuse_unwritable(out, file=True)
-    table: pyarrow.Table = tensors(result, trace_of(trace))
-    if out is not None:
-        write_tensors(table, out)
+    with replaced_file(out, force, b'"job","iteration"', b"PAR1"):
+        if out is not None:
+            check_format(out)
+            refuse_unwritable(out, file=True)
+        table: pyarrow.Table = tensors(result, trace_of(trace))
+        if out is not None:
+            write_tensors(table, out)
     if as_json:
         data = {"tensors": table.to_pylist()} if out is None else {"out": str(out), "rows": table.num_rows}
         typer.echo(json.dumps(data))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gradwire.cli.commands import new as answers
-from gradwire.cli.options import Json, trace_names
+from gradwire.cli.options import Force, Json, trace_names
 from gradwire.cli.terminal import for_people, progress
 from gradwire.traces.formats.base import exporters, importers
 
@@ -18,11 +18,6 @@ app = typer.Typer(help="Inspect, import, export and compare traces.", no_args_is
 
 TraceName = Annotated[
     str, typer.Argument(help="A trace directory, or the name of a bundled trace.", autocompletion=trace_names)
-]
-
-
-ReplaceTrace = Annotated[
-    bool, typer.Option("--force", help="Replace --out if it is a trace without raw gradients, never anything else.")
 ]
 
 
@@ -61,7 +56,7 @@ def cmd_model(
     layers: answers.Layers = None,
     recompute: answers.Recompute = False,
     out: Annotated[Path | None, typer.Option(help="The new directory of the trace; MODEL-GPU if absent.")] = None,
-    force: ReplaceTrace = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Compute the trace of a well-known model on a GPU: gradients, roofline times, and what passes wait for."""
@@ -115,7 +110,7 @@ def cmd_import(
     repair: Annotated[
         bool, typer.Option("--repair", help="Drop control dependencies that form cycles (chakra), and count them.")
     ] = False,
-    force: ReplaceTrace = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Convert a PyTorch profile, PipeDream graph, SimAI workload, Chakra trace, GOAL schedule or CSV into a trace.
@@ -167,13 +162,17 @@ def cmd_export(
         list[int] | None, typer.Option(min=0, help="Index of an iteration; repeatable. The first if absent.")
     ] = None,
     ranks: Annotated[int, typer.Option(min=1, help="Workers of the job.")] = 1,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write a trace for ASTRA-sim (chakra), SimAI (simai), a timeline viewer (perfetto) or as a table (csv)."""
     from gradwire.traces.formats import export_trace
+    from gradwire.traces.formats.sink import replace_files
     from gradwire.traces.trace import load_trace
 
-    files = export_trace(load_trace(trace), out, format=format, iterations=iteration, ranks=ranks)
+    loaded = load_trace(trace)
+    write = lambda place: export_trace(loaded, place, format=format, iterations=iteration, ranks=ranks)  # noqa: E731
+    files = replace_files(write, out) if force else write(out)
     if as_json:
         typer.echo(json.dumps({"files": [str(file) for file in files]}))
         return
@@ -226,6 +225,7 @@ def cmd_example_dumps(
         str, typer.Option(help="flight_recorder, json (its other form) or inspector.")
     ] = "flight_recorder",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the job, its fault and its noise.")] = 1,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write flight recorder dumps or Inspector lines of an invented job with a known fault, to try monitoring on."""
@@ -234,22 +234,24 @@ def cmd_example_dumps(
     import numpy as np
 
     from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.result_store.folders.replacement import replaced_folder
     from gradwire.scenarios.errors import TraceError
     from gradwire.traces.collective_logs import flight_recorder, inspector
     from gradwire.traces.collective_logs.example_job import example_job, random_fault, random_shape
 
     if format not in ("flight_recorder", "json", "inspector"):
         raise TraceError(f"format {format!r}", "--format", "flight_recorder, json or inspector")
-    refuse_unwritable(out)
-    rng = np.random.default_rng(seed)
-    shape = replace(random_shape(rng, ranks), layout=layout)
-    injected = random_fault(fault, shape, rng)
-    log = example_job(shape, injected, seed)
-    written = (
-        inspector.write(log, out)
-        if format == "inspector"
-        else flight_recorder.write(log, out, as_json=format == "json")
-    )
+    with replaced_folder(out, force, r"rank_?\d+(\.json)?|.+-pid\d+\.log"):
+        refuse_unwritable(out)
+        rng = np.random.default_rng(seed)
+        shape = replace(random_shape(rng, ranks), layout=layout)
+        injected = random_fault(fault, shape, rng)
+        log = example_job(shape, injected, seed)
+        written = (
+            inspector.write(log, out)
+            if format == "inspector"
+            else flight_recorder.write(log, out, as_json=format == "json")
+        )
     if as_json:
         typer.echo(json.dumps({"files": len(written), "fault": injected._asdict()}))
     else:
@@ -262,11 +264,14 @@ def cmd_example_dumps(
 def cmd_merge(
     sources: Annotated[list[Path], typer.Argument(help="Traces recorded by the ranks of one job.")],
     out: Annotated[Path, typer.Option(help="The new directory of the merged trace.")],
+    force: Force = False,
 ) -> None:
     """Merge the traces of the ranks of one job."""
+    from gradwire.traces.storage.writer import replaceable
     from gradwire.traces.tools.rank_merge import merge_ranks
 
-    typer.echo(f"trace written to {merge_ranks(sources, out)}")
+    with replaceable(out, force):
+        typer.echo(f"trace written to {merge_ranks(sources, out)}")
 
 
 @app.command("retime", epilog="Example: gradwire trace retime resnet50 --times profile.json.gz --out resnet50-gpu")
@@ -281,6 +286,7 @@ def cmd_retime(
     name: Annotated[str | None, typer.Option(help="Name of the new trace; the directory's by default.")] = None,
     dtype: Annotated[str, typer.Option(help="Type of gradients for which the file has only bytes.")] = "float32",
     share: Annotated[bool, typer.Option(help="Store no magnitudes: always read them from the bundled TRACE.")] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Combine the gradients of one trace with the times of another recording of the same model, such as a GPU's.
@@ -289,20 +295,21 @@ def cmd_retime(
     docs/traces.md has the rules.
     """
     from gradwire.result_store.folders.output_folder import refuse_unwritable
-    from gradwire.traces.storage.writer import write
+    from gradwire.traces.storage.writer import replaceable, write
     from gradwire.traces.tools.retime import describe_retiming, load_times, require_equal_magnitudes, retime
     from gradwire.traces.trace import load_trace
 
-    refuse_unwritable(out)
-    sizes = load_trace(trace)
-    with progress(f"read {Path(times).name}", as_json) as show:
-        timed, source = load_times(times, format=format, dtype=dtype, progress=show)
-    command = ["gradwire", "trace", "retime", Path(trace).name, "--times", Path(times).name]
-    command += [*(["--share"] if share else []), "--out", out.name]
-    retimed = retime(sizes, timed, name or out.name, source, shlex.join(command))
-    if share:
-        require_equal_magnitudes(retimed, trace)
-    write(retimed, out, chunks_of=trace if share else None)
+    with replaceable(out, force):
+        refuse_unwritable(out)
+        sizes = load_trace(trace)
+        with progress(f"read {Path(times).name}", as_json) as show:
+            timed, source = load_times(times, format=format, dtype=dtype, progress=show)
+        command = ["gradwire", "trace", "retime", Path(trace).name, "--times", Path(times).name]
+        command += [*(["--share"] if share else []), "--out", out.name]
+        retimed = retime(sizes, timed, name or out.name, source, shlex.join(command))
+        if share:
+            require_equal_magnitudes(retimed, trace)
+        write(retimed, out, chunks_of=trace if share else None)
     if as_json:
         typer.echo(json.dumps({"trace": str(out), **retimed.manifest["retimed"]}))
         return
@@ -317,13 +324,16 @@ def cmd_plot(
     trace: TraceName,
     out: Annotated[Path, typer.Option(help="Directory of the plots.")],
     iteration: Annotated[int, typer.Option(min=0, help="Index of the iteration to plot.")] = 0,
+    force: Force = False,
 ) -> None:
     """Plot the timeline of one iteration and the gradient magnitudes of each layer."""
+    from gradwire.result_store.folders.replacement import replaced_folder
     from gradwire.traces.tools.plot import plot_trace
     from gradwire.traces.trace import load_trace
 
-    for path in plot_trace(load_trace(trace), out, iteration):
-        typer.echo(f"plot: {path}")
+    with replaced_folder(out, force, r"(timeline|magnitudes)\.png"):
+        for path in plot_trace(load_trace(trace), out, iteration):
+            typer.echo(f"plot: {path}")
 
 
 @app.command("diff", epilog="Example: gradwire trace diff resnet50 my-trace")
