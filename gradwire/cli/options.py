@@ -54,7 +54,37 @@ TraceName = Annotated[
         "--trace", help="Replay this trace (bundled name or directory) in every job.", autocompletion=trace_names
     ),
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.")]
+NAMED_KEYS = {
+    "transport": "transports",
+    "load_balancing": "balancers",
+    "topology.kind": "topologies",
+    "job.exchange": "exchanges",
+    "job.scheduler": "schedulers",
+    "job.trace": "traces",
+    "training.reducer": "reducers",
+}
+"""Keys whose values are names, and their kind in `gradwire list`."""
+
+
+def override_names(incomplete: str) -> list[str]:
+    """Return the keys of a scenario that complete a word, or after "=" the names that its key takes."""
+    key, equals, _ = incomplete.partition("=")
+    if not equals:
+        from gradwire.scenarios.schema.scenario import Scenario
+
+        return complete_words(*(f"{name}=" for name in NAMED_KEYS), *(f"{name}." for name in Scenario.model_fields))(
+            key
+        )
+    from gradwire.studies.catalog import catalog
+
+    names = [name for name, _ in catalog(NAMED_KEYS[key])] if key in NAMED_KEYS else []
+    return complete_words(*(f"{key}={name}" for name in names))(incomplete)
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Override one value; repeatable.", autocompletion=override_names),
+]
 Threads = Annotated[int, typer.Option(min=1, max=128, help="Threads of the simulator; results do not depend on it.")]
 Seeds = Annotated[
     int,

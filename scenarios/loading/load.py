@@ -14,7 +14,7 @@ import copy
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from gradwire.scenarios.units import format_size
 from gradwire.scenarios.validation.argument_checks import require_instance, require_path, require_strings
 
 Overrides = Mapping[str, Any] | Sequence[str] | str
-"""Overridden values: "job.workers=8", a list of these, or {"job.workers": 8}."""
+"""Overridden values: "job.workers=8", a list of these, {"job.workers": 8} or {"job": {"workers": 8}}."""
 SOURCE_EXPECTED = "a scenario file, or a name of the library"
 MAX_FILE_BYTES = 8 * 2**20
 """Maximum size of a scenario file; a larger one would take minutes to read before it is rejected."""
@@ -72,8 +72,8 @@ def load_scenario(source: str | Path, set: Overrides = (), policy: str | None = 
 
     A path in an override is dotted, "[2]" picks one of several tables, and a table without an index means all of them
     ("job.workers=8", "job[0].workers=8"). Values are TOML; invalid TOML is taken as text, so "link.rate=10Gbps" needs
-    no quotes. Files are relative to the working directory. A job whose trace is replaced loses the `compute_scale` of
-    the other one, with a `ScenarioNote` (a warning).
+    no quotes. A mapping may be nested or have paths as keys. Files are relative to the working directory. A job whose
+    trace is replaced loses the `compute_scale` of the other one, with a `ScenarioNote` (a warning).
 
     With the name of a `policy`, return the scenario under that policy, and only that has to be valid: overrides are
     then applied over the policy, except those of policies themselves. Raises `ScenarioError` with every mistake.
@@ -134,14 +134,27 @@ def as_scenario(given: Any, where: str) -> Scenario:
 
 
 def as_override_list(given: Any, where: str) -> list[str]:
-    """Return overrides as a list; a single string becomes a list of one. A mapping's keys are paths: {"job.workers": 8}
-    becomes ["job.workers=8"]. Raises `ScenarioError`."""
+    """Return overrides as a list; a single string becomes a list of one. A mapping's keys are paths, and its tables are
+    merged: {"job.workers": 8} and {"job": {"workers": 8}} become ["job.workers=8"]. A table with a `kind` stays whole,
+    since another kind has other keys. Raises `ScenarioError`."""
     if isinstance(given, Mapping):
-        try:
-            return [f"{key}={inline_toml(value)}" for key, value in given.items()]
-        except TypeError as error:
-            raise ScenarioError(str(error), where, "texts, numbers, booleans, lists and tables of these") from None
+        return [override for key, value in given.items() for override in _flat_overrides(key, value, where)]
     return require_strings(given, where, 'overrides, such as ["job.workers=8"]', ScenarioError)
+
+
+def _flat_overrides(key: Any, value: Any, where: str) -> Iterator[str]:
+    """Yield the overrides of one key of a mapping."""
+    if not isinstance(key, str):
+        raise ScenarioError(f"has the key {key!r}", where, 'paths, such as "job.workers"')
+    if isinstance(value, Mapping) and "kind" not in value:
+        for inner, each in value.items():
+            yield from _flat_overrides(f"{key}.{inner}" if isinstance(inner, str) else inner, each, where)
+        return
+    try:
+        yield f"{key}={inline_toml(value)}"
+    except TypeError as error:
+        what = f"{key}: {error}"
+        raise ScenarioError(what, where, "texts, numbers, booleans, lists and tables of these") from None
 
 
 def build_scenario(tables: dict[str, Any], where: str = "scenario") -> Scenario:

@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from gradwire.studies.busbw.runner import CollectiveTest, Outcome
 
 
+def preset_policy_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the policies of the presets of --on, or of all, that complete a word."""
+    from gradwire.scenarios.errors import GradwireError
+    from gradwire.studies.busbw.presets import list_presets, policy_names
+
+    names = ["all"]
+    for source in context.params.get("on") or list_presets():
+        try:
+            names += policy_names(source)
+        except GradwireError:  # a file that is not there yet
+            continue
+    return complete_words(*dict.fromkeys(names))(incomplete)
+
+
 @for_people
 def cmd_collective(
     collective: Annotated[
@@ -49,12 +63,29 @@ def cmd_collective(
         str, typer.Option("-o", "--op", help="Reduction, a label only: sum, prod, min, max, avg.")
     ] = "sum",
     policy: Annotated[
-        list[str] | None, typer.Option("--policy", help="A policy of the preset; repeatable, or all, side by side.")
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            help="A policy of the preset; repeatable, or all, side by side.",
+            autocompletion=preset_policy_names,
+        ),
     ] = None,
     algo: Annotated[
-        str | None, typer.Option(metavar="LIST", help='As NCCL_ALGO: Ring, Tree, NVLS, NVLSTree; "^Tree" excludes.')
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help='As NCCL_ALGO: Ring, Tree, NVLS, NVLSTree; "^Tree" excludes.',
+            autocompletion=complete_words("Ring", "Tree", "NVLS", "NVLSTree"),
+        ),
     ] = None,
-    proto: Annotated[str | None, typer.Option(metavar="LIST", help="As NCCL_PROTO: LL, LL128, Simple.")] = None,
+    proto: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="As NCCL_PROTO: LL, LL128, Simple.",
+            autocompletion=complete_words("LL", "LL128", "Simple"),
+        ),
+    ] = None,
     measured: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Printed output of nccl-tests or rccl-tests to put beside.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradwire.cli.options import Force
+from gradwire.cli.options import Force, complete_from, complete_words
 from gradwire.cli.terminal import for_people, progress
 
 
@@ -21,7 +21,13 @@ def cmd_capture(
             '"synthetic" generates data.'
         ),
     ],
-    model: Annotated[str, typer.Option(help="resnet50, vgg16, gpt2-small, lstm, ... (docs/capture.md)")] = "resnet50",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="resnet50, vgg16, gpt2-small, lstm, ... (docs/capture.md)",
+            autocompletion=complete_from("gradwire.traces.models", "MODELS"),
+        ),
+    ] = "resnet50",
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Pictures are scaled to this many pixels square.")] = None,
     sequence: Annotated[int | None, typer.Option(help="Tokens of one sample of text.")] = None,
@@ -30,7 +36,9 @@ def cmd_capture(
     every: Annotated[int, typer.Option(min=1, help="Gradient statistics for every n-th of them; times for all.")] = 1,
     early: Annotated[int, typer.Option(help="Step of the first early iteration.")] = 20,
     late: Annotated[int, typer.Option(help="Step of the first late iteration.")] = 600,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda", autocompletion=complete_words("auto", "cpu", "cuda"))
+    ] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 1,
     learning_rate: Annotated[float | None, typer.Option(help="The model's default if absent.")] = None,

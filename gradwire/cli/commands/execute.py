@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.commands import testbed
-from gradwire.cli.options import Force, Json, MaxWall, PolicyName, ScenarioName, Set, Trust
+from gradwire.cli.options import Force, Json, MaxWall, PolicyName, ScenarioName, Set, Trust, complete_words, trace_names
 from gradwire.cli.terminal import for_people
 from gradwire.scenarios.terminal_text import unescaped
 from gradwire.studies.connect import emulate
@@ -48,10 +48,16 @@ def cmd_exec(
     ] = None,
     compute: Annotated[
         str | None,
-        typer.Option(help="Cost of computing under the virtual clock: none, measured (at gradwire.mark), or trace."),
+        typer.Option(
+            help="Cost of computing under the virtual clock: none, measured (at gradwire.mark), or trace.",
+            autocompletion=complete_words("none", "measured", "trace"),
+        ),
     ] = None,
     trace: Annotated[
-        str | None, typer.Option(metavar="TRACE", help="Trace with the compute times for --compute trace.")
+        str | None,
+        typer.Option(
+            metavar="TRACE", help="Trace with the compute times for --compute trace.", autocompletion=trace_names
+        ),
     ] = None,
     pcap: testbed.Pcap = None,
     at: testbed.At = None,

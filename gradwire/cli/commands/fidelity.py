@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradwire.cli.commands.testbed import Clock, Repeat, Switch, print_engines, request_of, run_all
-from gradwire.cli.options import Force, Json, MaxWall, PolicyName, Set, TraceName, Trust, overrides_from_options
+from gradwire.cli.options import (
+    Force,
+    Json,
+    MaxWall,
+    PolicyName,
+    Set,
+    TraceName,
+    Trust,
+    library_names,
+    overrides_from_options,
+)
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -24,7 +34,10 @@ if TYPE_CHECKING:
 @for_people
 def cmd_fidelity(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="A scenario file (.toml) or a name from the library.")
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO", help="A scenario file (.toml) or a name from the library.", autocompletion=library_names
+        ),
     ] = None,
     own: Annotated[
         Path | None,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradwire.cli.options import Force, Json, complete_from, complete_words
+from gradwire.cli.options import Force, Json, complete_from, complete_words, trace_names
 from gradwire.cli.terminal import for_people
 
 KINDS = ("scenario", "transport", "load_balancer", "queue_policy")
@@ -46,7 +46,10 @@ def cmd_new(
     ],
     file: Annotated[Path, typer.Argument(help="A new file: job.toml, or for a component my_transport.py.")],
     model: Model = "",
-    trace: Annotated[str, typer.Option("--trace", help="A trace instead of a model: a directory or bundled.")] = "",
+    trace: Annotated[
+        str,
+        typer.Option("--trace", help="A trace instead of a model: a directory or bundled.", autocompletion=trace_names),
+    ] = "",
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="All GPUs of the job.")] = None,
     gpu: Gpu = "h100",
     tensor: Tensor = 1,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradwire.cli.clusters.study import reproduce_clusters
-from gradwire.cli.options import Device, Json, Live, complete_from
+from gradwire.cli.options import Device, Json, Live, complete_from, complete_words
 from gradwire.cli.terminal import for_people, progress
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def cmd_reproduce(
         typer.Option(
             metavar="sim|emu",
             help="emu: judge by real sockets in virtual time, with simulations beside them. For dlcp and mlt.",
+            autocompletion=complete_words("sim", "emu"),
         ),
     ] = "sim",
     htsim: Annotated[

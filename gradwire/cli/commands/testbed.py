@@ -43,7 +43,10 @@ Repeat = Annotated[int, typer.Option(min=1, help="Maximum attempts of a run that
 
 @for_people
 def cmd_probe(
-    scenario: Annotated[str | None, typer.Argument(help="A scenario: show its backend and deviations.")] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Argument(help="A scenario: show its backend and deviations.", autocompletion=options.library_names),
+    ] = None,
     set_: options.Set = None,
     clock: Clock = None,
     trust: options.Trust = False,

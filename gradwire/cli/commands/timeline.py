@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradwire.cli.options import Force, Json
+from gradwire.cli.options import Force, Json, trace_names
 from gradwire.cli.terminal import for_people
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ResultName = Annotated[Path, typer.Argument(help="A Result directory.")]
 MovedTrace = Annotated[
-    str | None, typer.Option("--trace", help="Current location of the jobs' trace, if it has moved.")
+    str | None,
+    typer.Option("--trace", help="Current location of the jobs' trace, if it has moved.", autocompletion=trace_names),
 ]
 Iterations = Annotated[
     str | None, typer.Option(metavar="A:B", help="Only iterations from A to before B, or a single one.")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from gradwire.cli.commands import new as answers
-from gradwire.cli.options import Force, Json, trace_names
+from gradwire.cli.options import Force, Json, complete_from, complete_words, trace_names
 from gradwire.cli.terminal import for_people, progress
 from gradwire.traces.formats.base import exporters, importers
 
@@ -95,10 +95,14 @@ def cmd_model(
 def cmd_import(
     file: Annotated[Path, typer.Argument(help="A file of another tool, gzipped or not.")],
     out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
-    format: Annotated[str, typer.Option(help=f"auto, {', '.join(importers())}")] = "auto",
+    format: Annotated[
+        str, typer.Option(help=f"auto, {', '.join(importers())}", autocompletion=complete_words("auto", *importers()))
+    ] = "auto",
     name: Annotated[str | None, typer.Option(help="Name of the trace; the file's by default.")] = None,
     dtype: Annotated[str, typer.Option(help="Type of gradients for which the file has only bytes.")] = "float32",
-    fit_to: Annotated[str, typer.Option(help="Measured trace that the model of magnitudes is fitted to.")] = "resnet50",
+    fit_to: Annotated[
+        str, typer.Option(help="Measured trace that the model of magnitudes is fitted to.", autocompletion=trace_names)
+    ] = "resnet50",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the magnitudes.")] = 1,
     ranks: Annotated[
         bool,
@@ -156,7 +160,7 @@ def cmd_import(
 @for_people
 def cmd_export(
     trace: TraceName,
-    format: Annotated[str, typer.Option(help=", ".join(exporters()))],
+    format: Annotated[str, typer.Option(help=", ".join(exporters()), autocompletion=complete_words(*exporters()))],
     out: Annotated[Path, typer.Option(help="The new file; for chakra the prefix of .RANK.et")],
     iteration: Annotated[
         list[int] | None, typer.Option(min=0, help="Index of an iteration; repeatable. The first if absent.")
@@ -217,10 +221,20 @@ def cmd_host(
 def cmd_example_dumps(
     out: Annotated[Path, typer.Option(help="The new folder of the dumps, a file per rank.")],
     fault: Annotated[
-        str, typer.Option(help="healthy, straggler, slow_link or flapping_nic, at a drawn rank.")
+        str,
+        typer.Option(
+            help="healthy, straggler, slow_link or flapping_nic, at a drawn rank.",
+            autocompletion=complete_from("gradwire.traces.collective_logs.example_job", "FAULTS"),
+        ),
     ] = "straggler",
     ranks: Annotated[int, typer.Option(min=16, max=4096, help="Ranks of the job, 8 per host.")] = 64,
-    layout: Annotated[str, typer.Option(help="data, tensor_data or sharded.")] = "tensor_data",
+    layout: Annotated[
+        str,
+        typer.Option(
+            help="data, tensor_data or sharded.",
+            autocompletion=complete_from("gradwire.traces.collective_logs.example_job", "LAYOUTS"),
+        ),
+    ] = "tensor_data",
     format: Annotated[
         str, typer.Option(help="flight_recorder, json (its other form) or inspector.")
     ] = "flight_recorder",
@@ -282,7 +296,13 @@ def cmd_retime(
         str, typer.Option(help="Source of the times: a trace, or a file that gradwire trace import reads.")
     ],
     out: Annotated[Path, typer.Option(help="The new directory of the trace.")],
-    format: Annotated[str, typer.Option(help=f"Format of the file: auto, {', '.join(importers())}")] = "auto",
+    format: Annotated[
+        str,
+        typer.Option(
+            help=f"Format of the file: auto, {', '.join(importers())}",
+            autocompletion=complete_words("auto", *importers()),
+        ),
+    ] = "auto",
     name: Annotated[str | None, typer.Option(help="Name of the new trace; the directory's by default.")] = None,
     dtype: Annotated[str, typer.Option(help="Type of gradients for which the file has only bytes.")] = "float32",
     share: Annotated[bool, typer.Option(help="Store no magnitudes: always read them from the bundled TRACE.")] = False,
@@ -340,7 +360,7 @@ def cmd_plot(
 @for_people
 def cmd_diff(
     first: TraceName,
-    second: Annotated[str, typer.Argument(help="Trace to compare with the first.")],
+    second: Annotated[str, typer.Argument(help="Trace to compare with the first.", autocompletion=trace_names)],
     as_json: Json = False,
 ) -> None:
     """Compare two traces: tensors, sizes, compute times per phase, magnitudes."""

@@ -55,9 +55,7 @@ def cmd_train(
     out: Annotated[
         Path | None, typer.Option(help="Output directory; existing training runs of the same scenario are resumed.")
     ] = None,
-    plots: Annotated[
-        str, typer.Option("--plots", metavar="FORMAT", help="Format of the plot that --out writes: png, pdf or svg.")
-    ] = "png",
+    plots: options.Plots = "png",
     log: options.Log = None,
     live: options.Live = None,
     trust: options.Trust = False,
@@ -276,7 +274,14 @@ def _plain(value: Any) -> Any:
 
 @for_people
 def cmd_predictor(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="System of the predictor: mp2 or wnn.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="System of the predictor: mp2 or wnn.",
+            autocompletion=options.complete_words("mp2", "wnn"),
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Output file; a folder beside it holds the finished training runs.")],
     model: Annotated[list[str] | None, typer.Option(help="Model of the training runs; repeatable.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="Two or more seeds; the last one is the test set.")] = None,
@@ -286,8 +291,19 @@ def cmd_predictor(
     samples: Annotated[int | None, typer.Option(min=200, help="Maximum number of pictures.")] = None,
     steps: Annotated[int | None, typer.Option(min=60, help="Steps of each training run.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples of each of 8 workers in a step.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="Optimizer of the training runs: sgd or adamw.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="Schedule of the rate: triangle, constant or steps.")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Optimizer of the training runs: sgd or adamw.", autocompletion=options.complete_words("sgd", "adamw")
+        ),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Schedule of the rate: triangle, constant or steps.",
+            autocompletion=options.complete_words("triangle", "constant", "steps"),
+        ),
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Learning rate of models of pictures.")] = None,
     text_rate: Annotated[float | None, typer.Option(help="Learning rate of models of texts.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the fit.")] = None,

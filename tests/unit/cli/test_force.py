@@ -21,7 +21,7 @@ CASES = {
     "pcap": ("telemetry", "one", "--pcap", "{}.pcapng"),
     "report": ("report", "one", "--out", "{}.html", "--no-perfetto", "--no-timelines"),
     "tune": ("tune", "schedulers", "--policy", "bytescheduler", "--trials", "1", "--set", "job.iterations=1", "--out", "{}.toml"),
-    "new scenario": ("new", "scenario", "{}.toml", "--model", "resnet-50", "--gpus", "8"),
+    "new scenario": ("new", "scenario", "{}.toml", "--model", "resnet-50", "--gpus", "16"),
     "trace model": ("trace", "model", "resnet-50", "--out", "{}"),
     "trace csv": ("trace", "export", "resnet20", "--format", "csv", "--out", "{}.csv"),
     "trace chakra": ("trace", "export", "resnet20", "--format", "chakra", "--ranks", "2", "--out", "{}"),

@@ -177,3 +177,25 @@ def test_interrupted_sweep_reports_the_number_of_finished_points(own_directory):
     done = len([path for path in Path("out/points").glob("*.json") if '"done"' in path.read_text()])
     assert process.returncode == 130 and 2 <= done < 400
     assert f"gradwire: interrupted: {done} of 400 done; the same command resumes\n" in said
+
+
+def test_nested_tables_of_overrides_are_merged():
+    """Nested, with paths as keys, and as texts they mean the same; a table with a kind replaces the whole one."""
+    nested = {"job": {"workers": 4, "exchange": {"partition": "32KiB"}}, "link": {"rate": "10Gbps"}}
+    listed = ["job.workers=4", 'job.exchange.partition="32KiB"', 'link.rate="10Gbps"']
+    assert as_override_list(nested, "here") == listed
+    changed = load_scenario("demo", set=nested)
+    assert changed == load_scenario("demo", set=listed)
+    assert changed.link.latency == load_scenario("demo").link.latency  # the other keys stay
+    star = {"topology": {"kind": "star", "hosts": 9}}
+    assert as_override_list(star, "here") == ['topology={kind = "star", hosts = 9}']
+    assert load_scenario("demo", set={"job": {}, "traffic": []}) is not None
+    for wrong, words in (
+        ({"job": {3: 4}}, "has the key 3"),
+        ({4: 1}, "has the key 4"),
+        ({"job": {"workers": None}}, "job.workers: TOML has no NoneType"),
+        ({"job": {"wrokers": 2}}, r"job\[0\].wrokers: unknown key"),
+        ({"no such": {"key": 1}}, "is not an override"),
+    ):
+        with pytest.raises(ScenarioError, match=words):
+            load_scenario("demo", set=wrong)
