@@ -195,7 +195,7 @@ def test_nested_tables_of_overrides_are_merged():
         ({4: 1}, "has the key 4"),
         ({"job": {"workers": None}}, "job.workers: TOML has no NoneType"),
         ({"job": {"wrokers": 2}}, r"job\[0\].wrokers: unknown key"),
-        ({"no such": {"key": 1}}, "is not an override"),
+        ({"no..such": {"key": 1}}, "is not an override"),
     ):
         with pytest.raises(ScenarioError, match=words):
             load_scenario("demo", set=wrong)
