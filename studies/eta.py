@@ -112,8 +112,8 @@ class ValueChart(Protocol):
 def progress_text(
     on_progress: Callable[[float, str], object], scenario: Scenario, chart: ValueChart | None = None
 ) -> Callable[[ProgressReport], None]:
-    """Return a progress callback for `simulate` that reports a fraction and a message, and draws times into a chart:
-    simulated time per iteration since the previous report, or the flows done."""
+    """Return a progress callback for `simulate` that reports a fraction and a message. It draws the simulated time per
+    iteration since the previous report, or the flows done, into a chart."""
     what, pace, last = ("iterations" if scenario.job else "flows"), SpeedEstimate(), (0, 0)
 
     def progressed(at: ProgressReport) -> None:

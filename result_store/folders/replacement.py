@@ -131,8 +131,8 @@ PLOT_HEADS = (b"\x89PNG", b"%PDF", b"<?xml", b"\xff\xd8\xff")
 
 
 def replaced_file(path: str | Path | None, force: bool, *heads: bytes) -> AbstractContextManager[None]:
-    """Return a context in which, with `force`, an earlier output may be replaced by a file of the same kind, which
-    begins with one of `heads`; see `set_aside`."""
+    """Return a context in which, with `force`, an earlier output may be replaced; see `set_aside`. It must begin with
+    one of `heads`."""
 
     def refuse(existing: Path) -> None:
         if existing.is_symlink() or not existing.is_file() or not existing.read_bytes()[:64].startswith(heads):
@@ -142,8 +142,8 @@ def replaced_file(path: str | Path | None, force: bool, *heads: bytes) -> Abstra
 
 
 def replaced_folder(path: str | Path, force: bool, names: str) -> AbstractContextManager[None]:
-    """Return a context in which, with `force`, a folder may be replaced that holds only files whose names match the
-    pattern `names`; see `set_aside`."""
+    """Return a context in which, with `force`, a folder may be replaced; see `set_aside`. It must hold only files whose
+    names match the pattern `names`."""
 
     def refuse(existing: Path) -> None:
         entries = [existing] if existing.is_symlink() or not existing.is_dir() else list(existing.iterdir())

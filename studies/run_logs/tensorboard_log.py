@@ -109,8 +109,8 @@ def _own_files(folder: Path, identity: str) -> list[Path]:
 
 
 def _own_place(folder: Path, identity: str) -> Path:
-    """Return the folder, or "FOLDER-2" and so on if it has only event files of other runs; without those of this
-    run."""
+    """Return the folder, or "FOLDER-2" and so on if it has event files of other runs. Those of this run are
+    removed."""
     for number in count(1):
         place = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
         own = _own_files(place, identity)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradwire.result_store.training_result import EVENTS_FOLDER, TABLES, TrainingResult
+from gradwire.result_store.training_result import EVENTS_FOLDER, TrainingResult
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.loading.toml import read_toml
 from gradwire.studies.run_logs.targets import LogFunction, LoggedRun, LogTarget, RunLogs
@@ -115,9 +115,8 @@ def log_training(
 ) -> None:
     """Log a training run that has ended."""
     done = result.summary["steps_done"]
-    limits = {"scores": done}  # a killed run may have rows of later steps
-    tables = {name: [row for row in rows if row["step"] <= limits.get(name, done - 1)] for name, rows in
-              result.tables.items() if name in TABLES}  # fmt: skip
+    steps = [row for row in result.steps if row["step"] < done]  # a killed run may have rows of later steps
+    tables = {"steps": steps, "scores": [row for row in result.scores if row["step"] <= done]}
     TrainingLog(targets, result.summary, text, folder, until).close(tables)
 
 

@@ -31,9 +31,16 @@ class WandbLog:
             for earlier in _offline_copies(folder, run_id(run)):
                 shutil.rmtree(earlier)
         settings = wandb.Settings(
-            console="off", silent=True, disable_git=True, save_code=False, finish_timeout=FINISH_S,
-            x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False,
-        )  # fmt: skip
+            console="off",
+            silent=True,
+            disable_git=True,
+            save_code=False,
+            finish_timeout=FINISH_S,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
         self._run = wandb.init(
             project=project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
             id=run_id(run),

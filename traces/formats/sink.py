@@ -38,8 +38,8 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
 
 
 def replace_files(write: Callable[[Path], list[Path]], out: Path) -> list[Path]:
-    """Let `write` write files for `out` in a temporary folder, and put them in place of earlier ones of the same kind,
-    which begin alike; return them. TraceError, with nothing replaced, if another file is there."""
+    """Put the files that `write` writes for `out` in place of earlier ones, and return them. These must begin alike:
+    their kind is the same. TraceError, with nothing replaced, if another file is there."""
     if not out.parent.is_dir():
         return write(out)
     with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=out.parent) as folder:

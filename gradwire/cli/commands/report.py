@@ -1,6 +1,4 @@
-"""Defines `gradwire report`, which writes a page of results, `log`, for other tools' views of them, and `diagnose`, for
-running jobs.
-"""
+"""Defines `gradwire report`, which writes a page, `log`, which writes logs, and `diagnose`, for running jobs."""
 
 from __future__ import annotations
 
