@@ -164,9 +164,11 @@ def test_training_runs_have_a_setting_tiles_and_a_pareto_plot(tmp_path: Path) ->
 kind = "star"
 hosts = 3
 [[job]]
+name = "tiny"
 trace = "resnet20"
 workers = 2
 servers = 1
+exchange = { kind = "parameter_server" }
 [training]
 model = "resnet8"
 """
