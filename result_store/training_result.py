@@ -49,7 +49,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
         "step": "int64", "loss": "float64", "rate": "float64", "sent_bytes": "int64", "lost": "float64",
         "time_ps": "int64", "clock_ps": "int64", "apart_max": "float64", "apart_rms": "float64", "lost_back": "float64",
-        "encode_ps": "int64", "decode_ps": "int64", "pulled_bytes": "int64",
+        "encode_ps": "int64", "decode_ps": "int64", "pulled_bytes": "int64", "retransmitted": "int64",
     },
     "scores": {
         "step": "int64", "loss": "float64", "accuracy": "float64", "clock_ps": "int64", "sent_bytes": "int64",
@@ -69,7 +69,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 OPTIONAL_TABLES = ("turns", "predictions")
 """Tables that exist only if they have rows."""
 
-ADDED_COLUMNS = {"lost": {"turn": None}}
+ADDED_COLUMNS = {"lost": {"turn": None}, "steps": {"retransmitted": None}}
 """Columns that earlier versions did not write, and their substitutes."""
 
 Rows = Sequence[Mapping[str, Any]]

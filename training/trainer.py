@@ -54,6 +54,7 @@ class StepRow:
         square over workers and parameters; 0 if all are equal.
     pulled_bytes : payload that servers sent back to all workers, see
         `gradwire.training.exchange.exchange_stats.answer_bytes` and `gradwire.training.systems`; 0 in a ring.
+    retransmitted : data packets sent again; None if the network does not say.
     """
 
     step: int
@@ -69,6 +70,7 @@ class StepRow:
     encode_ps: int = 0
     decode_ps: int = 0
     pulled_bytes: int = 0
+    retransmitted: int | None = None
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ class Trainer:
         apart_max, apart_rms = (0.0, 0.0) if self.replicas is None else self.replicas.distance_from_mean()
         numel = sum(info.numel for info in self.infos) * recipe.workers
         back = sum(int((~mask).sum()) for row in sent.pulled for mask in row if mask is not None) / numel
-        more = {"apart_max": apart_max, "apart_rms": apart_rms, "lost_back": back}
-        more |= {"encode_ps": sent.encode_ps, "decode_ps": sent.decode_ps}
+        more: dict[str, Any] = {"apart_max": apart_max, "apart_rms": apart_rms, "lost_back": back}
+        more |= {"encode_ps": sent.encode_ps, "decode_ps": sent.decode_ps, "retransmitted": sent.retransmitted}
         loss = sum(losses) / len(losses)
         return self.finish_step(loss, sum(sent.nbytes), sent.pulled_bytes, sent.time_ps, sent.lost, **more)
 

@@ -95,6 +95,7 @@ class Session:
         first, count = int(step.numbers[0]) if len(step.numbers) else 0, len(step.numbers)
         runs = coupling.fabric.missing_of(first, count)  # type: ignore[attr-defined]  # packet engine only
         coupling.fabric.take_missing()  # type: ignore[attr-defined]  # drop those of traffic
+        retransmitted = int(coupling.fabric.flows.counts(first, count).retransmitted.sum())  # type: ignore[attr-defined]  # packet engine only
         coupling.forget(track)
         coupling.fabric.forget_packets()  # type: ignore[attr-defined]  # packet engine only
         network.sent += len(step.numbers)
@@ -103,7 +104,7 @@ class Session:
         check_loss_bounds(runs, step.numbers, step.step.messages)
         sent, (buckets, segments) = step.step.messages, job.exchange.buckets_and_segments
         return PlayedIteration(
-            int(track.ended_ps) - begin, sent, missing, message_workers(job, sent), buckets, segments
+            int(track.ended_ps) - begin, sent, missing, message_workers(job, sent), buckets, segments, retransmitted
         )
 
     def _waiting(self, track: Track, coupling: Coupling) -> list[str]:

@@ -315,6 +315,7 @@ class Exchange:
         answer = checked_carry(network, pushed)
         encoding, decoding = max(map(sum, times)), 0
         masks, sent.time_ps = answer.arrived, sent.time_ps + answer.time_ps
+        sent.add_retransmitted(answer.retransmitted)
         sent.time_ps += 0 if answer.with_encoding else encoding
         sent.pulled = self._pulled(answer)
         shares: list[list[Tensor]] = [[] for _ in range(self.workers)]

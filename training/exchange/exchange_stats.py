@@ -28,6 +28,7 @@ class ExchangeStats:
     views : the workers' means if a ring gave them different ones, N lists of T tensors; else empty.
     pulled_bytes : payload that servers sent back to all workers (`answer_bytes`); a
         ring's is all in `nbytes`.
+    retransmitted : data packets sent again, of all rounds; None if unknown.
     encode_ns, server_ns : measured time of encoding, all workers together, and of decoding and adding up
         (`gradwire.training.devices.Stopwatch`): the only part that is not reproducible.
     """
@@ -42,6 +43,12 @@ class ExchangeStats:
     pulled_bytes: int = 0
     encode_ns: int = 0
     server_ns: int = 0
+    retransmitted: int | None = None
+
+    def add_retransmitted(self, packets: int | None) -> None:
+        """Count the packets of a round that were sent again, if known."""
+        if packets is not None:
+            self.retransmitted = packets + (self.retransmitted or 0)
 
 
 def answer_bytes(numel: int, encoded: Encoded, filled: int | None = None) -> int:

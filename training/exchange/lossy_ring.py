@@ -124,6 +124,7 @@ def _round(
             decoding += exchange.counted(tensor, elapsed_ns) if form.units and not worker else 0
             views[-1].append(gradient)
     encoding = max(map(sum, times))
+    sent.add_retransmitted(answer.retransmitted)
     sent.time_ps += answer.time_ps + decoding + (0 if answer.with_encoding else encoding)
     sent.encode_ps, sent.decode_ps = sent.encode_ps + encoding, sent.decode_ps + decoding
     return views

@@ -98,6 +98,7 @@ class Answer:
     hops : of a ring, instead of both; None if nothing was lost.
     with_encoding : True if `time_ps` includes the time of encoding, so that computing and sending may overlap with it;
         otherwise it is added.
+    retransmitted : data packets sent again; None if unknown.
     """
 
     arrived: Masks
@@ -105,6 +106,7 @@ class Answer:
     pulled: Masks = ()
     hops: HopMasks | None = None
     with_encoding: bool = False
+    retransmitted: int | None = None
 
 
 class Network(Protocol):

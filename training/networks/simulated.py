@@ -97,10 +97,11 @@ class Simulated:
         played = self.plays.step(self.as_trace.trace(pushed, layout, sent), back, *contents, **kwargs)
         if pushed.layout is not None:
             hops = hops_of(pushed.layout, sent, played)
-            return Answer(pushed.all_arrived(), int(played.time_ps), hops=hops)
+            return Answer(pushed.all_arrived(), int(played.time_ps), hops=hops, retransmitted=played.retransmitted)
         pushes, pulls = masks_of(pushed, sent, played)
         pulled = pulls if self.lossy_back else ()
-        return Answer(pushes, int(played.time_ps), pulled, with_encoding=bool(pushed.encode_ps and self.scale))
+        with_encoding = bool(pushed.encode_ps and self.scale)
+        return Answer(pushes, int(played.time_ps), pulled, None, with_encoding, played.retransmitted)
 
     def state_dict(self) -> dict[str, object]:
         """Bring the network to rest and return its position. Transports forget what they remember of pairs, so that a

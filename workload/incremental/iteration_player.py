@@ -42,6 +42,7 @@ class PlayedIteration:
     workers : int64[messages, 2], the sending and the receiving worker; -1 for a server.
     buckets : of a ring, the tensors of each bucket in bucket order; else none.
     segments : segments of a bucket.
+    retransmitted : data packets sent again; None if unknown.
     """
 
     time_ps: int
@@ -50,6 +51,7 @@ class PlayedIteration:
     workers: Ints
     buckets: tuple[tuple[int, ...], ...] = ()
     segments: int = 1
+    retransmitted: int | None = None
 
 
 def single_iteration_scenario(scenario: Scenario | str | Path, given: str, beside: bool = False) -> Scenario:

@@ -30,6 +30,7 @@ BOTH = ["tensorboard", "wandb:mine"]
 STEP_COLUMNS = {
     "train/loss": ("loss", 1), "train/learning_rate": ("rate", 1), "network/time_ms": ("time_ps", 1e9),
     "network/lost_share": ("lost", 1), "network/sent_bytes": ("sent_bytes", 1),
+    "network/retransmitted_packets": ("retransmitted", 1),
 }  # fmt: skip
 
 

@@ -44,6 +44,7 @@ def test_session_step_equals_simulation_of_same_trace() -> None:
     }
     mine = {(index, int(n)) for index, mask in played.missing.items() for n in np.flatnonzero(mask)}
     assert mine == seen and seen
+    assert played.retransmitted == sum(rows["retransmitted"]) > 0
     assert session.now_ps == played.time_ps
     again = session.step(trace)
     between = (
