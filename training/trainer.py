@@ -54,7 +54,7 @@ class StepRow:
         square over workers and parameters; 0 if all are equal.
     pulled_bytes : payload that servers sent back to all workers, see
         `gradwire.training.exchange.exchange_stats.answer_bytes` and `gradwire.training.systems`; 0 in a ring.
-    retransmitted : data packets sent again; None if the network does not say.
+    retransmitted : retransmissions of data packets; None if the network does not say.
     """
 
     step: int

@@ -28,7 +28,7 @@ class ExchangeStats:
     views : the workers' means if a ring gave them different ones, N lists of T tensors; else empty.
     pulled_bytes : payload that servers sent back to all workers (`answer_bytes`); a
         ring's is all in `nbytes`.
-    retransmitted : data packets sent again, of all rounds; None if unknown.
+    retransmitted : retransmissions of data packets, of all rounds; None if unknown.
     encode_ns, server_ns : measured time of encoding, all workers together, and of decoding and adding up
         (`gradwire.training.devices.Stopwatch`): the only part that is not reproducible.
     """
@@ -46,7 +46,7 @@ class ExchangeStats:
     retransmitted: int | None = None
 
     def add_retransmitted(self, packets: int | None) -> None:
-        """Count the packets of a round that were sent again, if known."""
+        """Count the retransmissions of a round, if known."""
         if packets is not None:
             self.retransmitted = packets + (self.retransmitted or 0)
 

@@ -98,7 +98,7 @@ class Answer:
     hops : of a ring, instead of both; None if nothing was lost.
     with_encoding : True if `time_ps` includes the time of encoding, so that computing and sending may overlap with it;
         otherwise it is added.
-    retransmitted : data packets sent again; None if unknown.
+    retransmitted : retransmissions of data packets; None if unknown.
     """
 
     arrived: Masks

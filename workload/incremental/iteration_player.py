@@ -42,7 +42,7 @@ class PlayedIteration:
     workers : int64[messages, 2], the sending and the receiving worker; -1 for a server.
     buckets : of a ring, the tensors of each bucket in bucket order; else none.
     segments : segments of a bucket.
-    retransmitted : data packets sent again; None if unknown.
+    retransmitted : retransmissions of data packets; None if unknown.
     """
 
     time_ps: int
