@@ -10,6 +10,7 @@ files of other runs stay: a run that finds one in its place takes the next free 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,6 @@ from gradwire.scenarios.errors import import_extra
 from gradwire.studies.run_logs.targets import BY_TIME, LoggedRun
 
 EVENTS = "events.out.tfevents.*"
-FLUSH_S = 5
 
 
 class TensorBoardLog:
@@ -28,7 +28,7 @@ class TensorBoardLog:
     def __init__(self, run: LoggedRun, folder: Path) -> None:
         hparams = import_extra("tensorboard.plugins.hparams.summary_v2", "logging")
         place = _own_place(folder, run.identity)
-        self._events = _event_writer(place, run.identity)
+        self._events = _EventFile(place, run.identity)
         started = hparams.hparams_pb({key: _plain(value) for key, value in run.config.items()}, run.name, 0)
         self._add(started, 0, 0.0)
         if run.text:
@@ -63,7 +63,7 @@ def write_experiment(folder: Path, axes: Mapping[str, Sequence[Any]], measures: 
 
     for earlier in _own_files(folder, identity):
         earlier.unlink()
-    events = _event_writer(folder, identity)
+    events = _EventFile(folder, identity)
     parameters = []
     for axis, values in axes.items():
         distinct = list(dict.fromkeys(float(value) if type(value) is int else _plain(value) for value in values))
@@ -74,10 +74,24 @@ def write_experiment(folder: Path, axes: Mapping[str, Sequence[Any]], measures: 
     events.close()
 
 
-def _event_writer(folder: Path, identity: str) -> Any:
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+class _EventFile:
+    """A new event file. It is written in this thread, so that errors are raised here."""
 
-    return EventFileWriter(str(folder), flush_secs=FLUSH_S, filename_suffix=f".{identity}")
+    def __init__(self, folder: Path, identity: str) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"{EVENTS[:-1]}{int(time.time())}.{identity}").open("wb")
+        self._records = RecordWriter(self._file)
+        self.add_event(Event(wall_time=0.0, file_version="brain.Event:2"))
+
+    def add_event(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+        self._records.flush()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _session_end(complete: bool, clock_s: float) -> Any:
