@@ -1,4 +1,4 @@
-"""Suggests the next point of a Bayesian optimisation in two dimensions, by a Gaussian process of the measurements.
+"""Suggests the next point of a Bayesian optimisation by a Gaussian process of the measurements.
 
 ByteScheduler finds its partition and credit this way (Peng et al., SOSP '19, section 5), because a measurement is
 expensive, and the time as a function of both is smooth and has no formula. The process has a Gaussian kernel on the
@@ -35,12 +35,23 @@ class Posterior(NamedTuple):
     deviation: Floats
 
 
-def posterior(points: Floats, values: Floats, at: Floats) -> Posterior:
-    """Return the prediction at float64[n, d] of a Gaussian process through `values` at `points`, float64[m, d]."""
+def posterior(
+    points: Floats,
+    values: Floats,
+    at: Floats,
+    owners: Sequence[int] | None = None,
+    choices: Sequence[float] = LENGTHS,
+    jitter: float = JITTER,
+) -> Posterior:
+    """Return the prediction at float64[n, d] of a Gaussian process through `values` at `points`, float64[m, d].
+
+    owners : int[d], the direction of each coordinate; those of one direction share a length. Each its own if absent.
+    choices, jitter : as `LENGTHS` and `JITTER`.
+    """
     centre, scale = float(values.mean()), float(values.std()) or 1.0
     scaled = (values - centre) / scale
-    lengths = max(product(LENGTHS, repeat=points.shape[1]), key=lambda item: _likelihood(points, scaled, item))
-    whole = _kernel(points, points, lengths) + JITTER * np.eye(len(points))
+    lengths = _likeliest_lengths(points, scaled, range(points.shape[1]) if owners is None else owners, choices, jitter)
+    whole = _kernel(points, points, lengths) + jitter * np.eye(len(points))
     across = _kernel(at, points, lengths)
     solved = np.linalg.solve(whole, across.T)
     variance = np.maximum(1 - (across * solved.T).sum(axis=1), 0)
@@ -77,7 +88,26 @@ def _kernel(one: Floats, other: Floats, lengths: Sequence[float]) -> Floats:
     return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=2)), dtype=np.float64)
 
 
-def _likelihood(points: Floats, values: Floats, lengths: Sequence[float]) -> float:
+def _likeliest_lengths(
+    points: Floats, values: Floats, owners: Sequence[int], choices: Sequence[float], jitter: float
+) -> list[float]:
+    """Return the likeliest length of every coordinate: of all combinations in up to two directions, else by changing
+    one direction after the other, twice."""
+    count = max(owners) + 1
+
+    def likelihood(lengths: Sequence[float]) -> float:
+        return _likelihood(points, values, [lengths[owner] for owner in owners], jitter)
+
+    if count <= 2:
+        best = max(product(choices, repeat=count), key=likelihood)
+        return [best[owner] for owner in owners]
+    known = [choices[-1]] * count
+    for direction in [*range(count)] * 2:
+        known = max(([*known[:direction], choice, *known[direction + 1 :]] for choice in choices), key=likelihood)
+    return [known[owner] for owner in owners]
+
+
+def _likelihood(points: Floats, values: Floats, lengths: Sequence[float], jitter: float) -> float:
     """Return the log-likelihood of the values, up to a constant."""
-    whole = _kernel(points, points, lengths) + JITTER * np.eye(len(points))
+    whole = _kernel(points, points, lengths) + jitter * np.eye(len(points))
     return float(-0.5 * values @ np.linalg.solve(whole, values) - 0.5 * np.linalg.slogdet(whole)[1])
