@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # for type checkers and completion
     from gradwire.studies.connect import simulate as simulate
     from gradwire.studies.diagnose.report import diagnose as diagnose
     from gradwire.studies.iteration_markers import mark as mark
+    from gradwire.studies.recommend.outcome import Recommendation as Recommendation
+    from gradwire.studies.recommend.runner import recommend as recommend
     from gradwire.studies.report.report_inputs import report as report
     from gradwire.studies.sweep.outcome import Sweep as Sweep
     from gradwire.studies.sweep.runner import sweep as sweep
@@ -72,11 +74,13 @@ PUBLIC = {
     "report": "gradwire.studies.report.report_inputs",
     "diagnose": "gradwire.studies.diagnose.report",
     "sweep": "gradwire.studies.sweep.runner",
+    "recommend": "gradwire.studies.recommend.runner",
     "train": "gradwire.studies.training.run",
     "tune": "gradwire.studies.tune.scheduler_tuning",
     "Comparison": "gradwire.analysis.comparison.compare",
     "TrainingResult": "gradwire.result_store.training_result",
     "Metrics": "gradwire.analysis.metrics",
+    "Recommendation": "gradwire.studies.recommend.outcome",
     "Result": "gradwire.result_store.result",
     "Sweep": "gradwire.studies.sweep.outcome",
     "Scenario": "gradwire.scenarios.schema.scenario",

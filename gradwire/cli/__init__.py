@@ -31,7 +31,7 @@ from gradwire.cli.commands.new import cmd_new
 from gradwire.cli.commands.report import cmd_diagnose, cmd_log, cmd_report
 from gradwire.cli.commands.reproduce import cmd_reproduce
 from gradwire.cli.commands.run import cmd_compare, cmd_demo, cmd_run
-from gradwire.cli.commands.sweep import cmd_sweep, cmd_tune
+from gradwire.cli.commands.sweep import cmd_recommend, cmd_sweep, cmd_tune
 from gradwire.cli.commands.testbed import cmd_emulate, cmd_probe
 from gradwire.cli.commands.timeline import cmd_tensors, cmd_timeline
 from gradwire.cli.commands.trace import app as trace_app
@@ -72,6 +72,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (cmd_train, "train train-tiny --all --out results/tiny"),
     (cmd_predictor, "predictor mp2 --model resnet8 --seed 1 --seed 2 --out predictor.npz"),
     (cmd_sweep, "sweep tail-load --jobs 8 --out results/tail"),
+    (cmd_recommend, "recommend collectives --budget 40 --out results/advice"),
     (cmd_tune, "tune schedulers --policy bytescheduler --trials 12"),
     (cmd_reproduce, "reproduce dlcp --claim S4 --out results/claims"),
     (cmd_collective, "collective all_reduce -b 8 -e 8G -f 2 --on h100-rail --ranks 64"),

@@ -8,12 +8,14 @@ differs from its default while its precondition is not met.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradwire.scenarios.schema.base import ScenarioTable
 from gradwire.scenarios.schema.effect_conditions import Precondition, Scenario, TableContext
 
+INDEX = re.compile(r"\[[0-9]+\]")
 OWNERS = ("job", "traffic")
 VARIANT_TABLES = ("policy",)
 """Tables that describe other scenarios."""
@@ -37,6 +39,13 @@ def keys_without_effect(*variants: Scenario) -> list[str]:
 def keys_without_effect_in_runs(*variants: Scenario) -> list[str]:
     """Return the notes of `keys_without_effect` for runs, which ignore [training]."""
     return keys_without_effect(*(variant.model_copy(update={"training": None}) for variant in variants))
+
+
+def note_on_key(scenario: Scenario, key: str) -> str:
+    """Return the note on a key such as "job.exchange.bucket" if all tables that set it do so without effect, or ""."""
+    run = scenario.model_copy(update={"training": None})
+    notes = [each.note for each in _keys(run, run, "", None) if INDEX.sub("", each.place) == INDEX.sub("", key)]
+    return notes[0] if notes and all(notes) else ""
 
 
 def preconditions_of(table: type[ScenarioTable]) -> dict[str, list[Precondition]]:

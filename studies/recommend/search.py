@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwire.analysis.verdict.difference import Difference, Samples, difference_of
-from gradwire.studies.tune.gaussian_process import Floats, improvement, posterior
+from gradwire.analysis.verdict.difference import Samples, difference_of
+from gradwire.studies.tune.gaussian_process import Floats, improvement, likeliest_lengths, posterior
 
 Setting = tuple[int, ...]
 """Index of every knob's value; 0 is the user's own."""
@@ -41,7 +41,7 @@ NOISE = 1e-4
 CUT = 3.0
 """Settings slower than this many medians count as that slow: the process then resolves the fast ones (our choice)."""
 SAME = 0.01
-"""Gain below which a setting with more changes is not preferred (our choice: the floor of verdicts on single runs)."""
+"""Gain that a setting with more changes has to exceed (our choice: the floor of verdicts on single runs)."""
 
 
 class Trial(NamedTuple):
@@ -173,16 +173,25 @@ class Search:
         self._measure_seeds([space.user])
         if self.samples(space.user) is None:
             return
-        reserve = min(min(len(space.sizes), 3) * plan.seeds, plan.budget / 4)
+        count = -1
+        while count < len(self.values):  # what a round leaves of the budget, the next one spends
+            count = len(self.values)
+            self._halve()
+            self._ablate()
+
+    def _halve(self) -> None:
+        """Explore with half of the budget that is left, and promote the best rung by rung with the rest, but for a
+        reserve."""
+        plan = self.plan
+        left = plan.budget - self.spent
+        most = plan.budget - min(min(len(self.space.sizes), 3) * plan.seeds, left / 4)
         stages = plan.last + (plan.seeds > 1)
-        share = 0.5 if stages else 1.0
-        self._explore(self.spent + share * (plan.budget - reserve - self.spent))
-        self._simplify(plan.budget - reserve)
+        self._explore(self.spent + (most - self.spent) * (0.5 if stages else 1.0))
+        self._simplify(most)
         for rung in range(1, plan.last + 1):
-            limit = self.spent + (plan.budget - reserve - self.spent) / (stages + 1 - rung)
+            limit = self.spent + (most - self.spent) / (stages + 1 - rung)
             self.measure([Trial(setting, rung, 0) for setting in self._best(rung - 1)], limit)
-        self._measure_seeds(self._best(plan.last), plan.budget - reserve)
-        self._ablate()
+        self._measure_seeds(self._best(plan.last), most)
 
     def _measure_seeds(self, settings: Iterable[Setting], limit: float = inf) -> None:
         """Run settings fully with all seeds, each only if the limit and the budget allow all of its runs."""
@@ -206,7 +215,7 @@ class Search:
                 return
         rng = random.Random(f"recommend {self.seed}")
         design = islice(self._canonical(self._design(rng)), max(len(self.space.sizes) + 2, most // 3))
-        self.measure((Trial(setting, 0, 0) for setting in design), limit)
+        self.measure((Trial(setting, 0, 0) for setting in design), limit)  # the same in every round
         while self.spent + self.plan.rungs[0] <= limit + 1e-9:
             batch = self._suggested(rng)
             if not batch:
@@ -240,11 +249,13 @@ class Search:
         values = {setting: value for setting, value in values.items() if value is not None}
         batch: list[Setting] = []
         candidates = [setting for setting in self._candidates(rng) if setting not in values]
+        lengths: list[float] = []
         while candidates and len(batch) < BATCH:
             known = list(values)
             points, owners = self.space.encoded([*known, *candidates])
             measured = np.array([values[setting] for setting in known], dtype=np.float64)
-            predicted = posterior(points[: len(known)], measured, points[len(known) :], owners, LENGTHS, NOISE)
+            lengths = lengths or likeliest_lengths(points[: len(known)], measured, owners, LENGTHS, NOISE)
+            predicted = posterior(points[: len(known)], measured, points[len(known) :], lengths, NOISE)
             at = int(improvement(predicted, float(measured.min())).argmax())
             setting = candidates.pop(at)
             alias = self._alias(setting)
@@ -317,20 +328,14 @@ class Search:
         ]
 
     def _choose(self) -> Setting:
-        """Return the finalist with the fewest changes among those that differ from the best by neither more than chance
-        nor more than `SAME`."""
+        """Return the finalist with the fewest changes among those at most `SAME` slower than the best; the user's own
+        unless the gain is more than chance."""
         finalists = self.finalists
-        best = next(iter(finalists.values()))
-        alike = [
-            setting
-            for setting, samples in finalists.items()
-            if samples is best or self._is_alike(difference_of(samples, best))
-        ]
-        return min(alike, key=lambda setting: (len(_changes(setting)), finalists[setting].mean_ps))
-
-    @staticmethod
-    def _is_alike(difference: Difference) -> bool:
-        return not difference.is_significant and difference.change <= SAME
+        most = (1 + SAME) * next(iter(finalists.values())).mean_ps
+        alike = [setting for setting, samples in finalists.items() if samples.mean_ps <= most]
+        chosen = min(alike, key=lambda setting: (len(_changes(setting)), finalists[setting].mean_ps))
+        gain = difference_of(finalists[chosen], finalists[self.space.user])
+        return chosen if gain.is_significant and gain.change < 0 else self.space.user
 
     def _ablate(self) -> None:
         """Measure the chosen setting without each of its changes, and choose again."""

@@ -10,7 +10,7 @@ searches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import erf, pi, sqrt
 from typing import NamedTuple
@@ -36,26 +36,46 @@ class Posterior(NamedTuple):
 
 
 def posterior(
-    points: Floats,
-    values: Floats,
-    at: Floats,
-    owners: Sequence[int] | None = None,
-    choices: Sequence[float] = LENGTHS,
-    jitter: float = JITTER,
+    points: Floats, values: Floats, at: Floats, lengths: Sequence[float] | None = None, jitter: float = JITTER
 ) -> Posterior:
     """Return the prediction at float64[n, d] of a Gaussian process through `values` at `points`, float64[m, d].
 
-    owners : int[d], the direction of each coordinate; those of one direction share a length. Each its own if absent.
-    choices, jitter : as `LENGTHS` and `JITTER`.
+    lengths : of the kernel in each direction; the likeliest of `LENGTHS` if absent.
+    jitter : as `JITTER`.
     """
     centre, scale = float(values.mean()), float(values.std()) or 1.0
     scaled = (values - centre) / scale
-    lengths = _likeliest_lengths(points, scaled, range(points.shape[1]) if owners is None else owners, choices, jitter)
+    if lengths is None:
+        lengths = likeliest_lengths(points, values, range(points.shape[1]))
     whole = _kernel(points, points, lengths) + jitter * np.eye(len(points))
     across = _kernel(at, points, lengths)
     solved = np.linalg.solve(whole, across.T)
     variance = np.maximum(1 - (across * solved.T).sum(axis=1), 0)
     return Posterior(centre + scale * (solved.T @ scaled), scale * np.sqrt(variance))
+
+
+def likeliest_lengths(
+    points: Floats, values: Floats, owners: Sequence[int], choices: Sequence[float] = LENGTHS, jitter: float = JITTER
+) -> list[float]:
+    """Return the likeliest length of the kernel for every coordinate.
+
+    It tries all combinations in up to two directions, else changes one direction after the other, twice.
+
+    owners : int[d], the direction of each coordinate; those of one direction share a length.
+    """
+    scaled = (values - values.mean()) / (float(values.std()) or 1.0)
+    count = max(owners) + 1
+
+    def likelihood(lengths: Iterable[float]) -> float:
+        by_owner = list(lengths)
+        return _likelihood(points, scaled, [by_owner[owner] for owner in owners], jitter)
+
+    best = [choices[-1]] * count
+    if count <= 2:
+        best = list(max(product(choices, repeat=count), key=likelihood))
+    for direction in [*range(count)] * 2 if count > 2 else ():
+        best = max(([*best[:direction], choice, *best[direction + 1 :]] for choice in choices), key=likelihood)
+    return [best[owner] for owner in owners]
 
 
 def improvement(posterior: Posterior, best: float) -> Floats:
@@ -86,25 +106,6 @@ def suggest(points: Sequence[tuple[float, float]], values: Sequence[float], grid
 def _kernel(one: Floats, other: Floats, lengths: Sequence[float]) -> Floats:
     apart = (one[:, None, :] - other[None, :, :]) / np.array(lengths)
     return np.asarray(np.exp(-0.5 * (apart**2).sum(axis=2)), dtype=np.float64)
-
-
-def _likeliest_lengths(
-    points: Floats, values: Floats, owners: Sequence[int], choices: Sequence[float], jitter: float
-) -> list[float]:
-    """Return the likeliest length of every coordinate: of all combinations in up to two directions, else by changing
-    one direction after the other, twice."""
-    count = max(owners) + 1
-
-    def likelihood(lengths: Sequence[float]) -> float:
-        return _likelihood(points, values, [lengths[owner] for owner in owners], jitter)
-
-    if count <= 2:
-        best = max(product(choices, repeat=count), key=likelihood)
-        return [best[owner] for owner in owners]
-    known = [choices[-1]] * count
-    for direction in [*range(count)] * 2:
-        known = max(([*known[:direction], choice, *known[direction + 1 :]] for choice in choices), key=likelihood)
-    return [known[owner] for owner in owners]
 
 
 def _likelihood(points: Floats, values: Floats, lengths: Sequence[float], jitter: float) -> float:

@@ -1,5 +1,5 @@
-"""Defines the commands `gradwire sweep`, which runs scenarios along axes, and `tune`, which optimises a scheduler's
-partition and credit.
+"""Defines the commands `gradwire sweep`, which runs scenarios along axes, `recommend`, which searches the best settings
+of one, and `tune`, which optimises a scheduler's partition and credit.
 """
 
 from __future__ import annotations
@@ -106,6 +106,68 @@ def _report_problems(outcome: Sweep) -> None:
         typer.echo("time limit reached: the same command resumes", err=True)
     if failures or outcome.broken_bounds or not outcome.complete:
         raise typer.Exit(1)
+
+
+@for_people
+def cmd_recommend(
+    scenario: options.ScenarioName,
+    policy: options.PolicyName = None,
+    trace: options.TraceName = None,
+    set_: options.Set = None,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--knob",
+            metavar="A.B=C,D",
+            help="Try these values of a key; without values its default ones; repeatable. "
+            "If absent, all keys that can have an effect and cost no hardware.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(help="Minimise this: iteration_time, tail, or a measure (gradwire list measures).")
+    ] = "iteration_time",
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="RUNS", help="Budget in full runs; 60 if absent. Shorter runs count in part."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget in estimated minutes of one processor, instead of --budget.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds of the final comparison.")] = 3,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Parallel runs; as many as processors and memory allow if absent."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output directory of scenario, tables and plot; an earlier search in it is resumed."),
+    ] = None,
+    trust: options.Trust = False,
+    as_json: options.Json = False,
+) -> None:
+    """Search the settings that make a scenario fast, within a budget of runs: the best ones with intervals, and what
+    each change is worth. An interrupted search is resumed by the same command."""
+    from gradwire.studies.recommend.runner import recommend
+
+    with progress(f"recommend {scenario}", as_json) as show:
+        outcome = recommend(
+            scenario,
+            set=options.overrides_from_options(set_, trace),
+            policy=policy,
+            knobs=knob or None,
+            metric=metric,
+            budget=budget,
+            minutes=minutes,
+            seeds=seeds,
+            jobs=jobs,
+            out=out,
+            progress=show,
+        )
+    if as_json:
+        typer.echo(json.dumps(outcome.as_dict()))
+    else:
+        outcome.print()
+        typer.echo(f"to run it: gradwire run {outcome.file}")
 
 
 @for_people
