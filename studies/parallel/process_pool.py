@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -111,18 +111,38 @@ def completed(works: Sequence[Task[T]], jobs: int, expected: str, prefix: str = 
         yield ended.work.key, ended.value
 
 
+Workers = dict[int, _Worker]
+"""Worker processes, by file descriptor."""
+
+
+@contextmanager
+def lasting_workers() -> Iterator[Workers]:
+    """Yield workers that several calls of `run_tasks` share; end them at the end."""
+    workers: Workers = {}
+    try:
+        yield workers
+    finally:
+        with defer_interrupt():
+            _end(list(workers.values()))
+
+
 def run_tasks(
-    works: Sequence[Task[T]], jobs: int, ready: Callable[[str], bool] = engine_is_cached, until: float | None = None
+    works: Sequence[Task[T]],
+    jobs: int,
+    ready: Callable[[str], bool] = engine_is_cached,
+    until: float | None = None,
+    shared: Workers | None = None,
 ) -> Iterator[TaskOutcome]:
     """Run pieces in `jobs` worker processes, started in order. Yields each when it has ended.
 
     ready : returns True if what a group shares exists already.
     until : of `time.monotonic`: pieces still running then are aborted, and not yielded; never if absent.
+    shared : workers to use and to leave behind idle (`lasting_workers`); new ones, which end, if absent.
 
-    Closing the generator, also by Ctrl-C, ends the workers.
+    Closing the generator, also by Ctrl-C, ends the workers that are busy or not shared.
     """
     queue = _Queue(works, ready)
-    workers: dict[int, _Worker] = {}  # by file descriptor
+    workers: Workers = {} if shared is None else shared
     busy: dict[int, Task[T]] = {}
     try:
         while queue.left or busy:
@@ -137,10 +157,10 @@ def run_tasks(
             yield from outcomes
     finally:
         with defer_interrupt():
-            _end(list(workers.values()))
+            _end([workers.pop(number) for number in list(workers if shared is None else busy)])
 
 
-def _hand_out(queue: _Queue, jobs: int, workers: dict[int, _Worker], busy: dict[int, Task[Any]]) -> None:
+def _hand_out(queue: _Queue, jobs: int, workers: Workers, busy: dict[int, Task[Any]]) -> None:
     """Give a piece to every idle worker, and start missing workers."""
     while len(busy) < jobs and (work := queue.take()) is not None:
         idle = [number for number in workers if number not in busy]
@@ -184,7 +204,7 @@ class _Queue:
         self._open.add(work.group)
 
 
-def _start(workers: dict[int, _Worker]) -> int:
+def _start(workers: Workers) -> int:
     """Start a worker; its number is that of its pipe."""
     parent_end, worker_end = Pipe()
     call = f"serve({worker_end.fileno()}, {os.getpid()})"
@@ -203,7 +223,7 @@ def _start(workers: dict[int, _Worker]) -> int:
     return parent_end.fileno()
 
 
-def _wait_for_any(workers: dict[int, _Worker], busy: dict[int, Task[Any]], until: float | None) -> list[TaskOutcome]:
+def _wait_for_any(workers: Workers, busy: dict[int, Task[Any]], until: float | None) -> list[TaskOutcome]:
     """Return what has ended meanwhile, at least one piece unless the time is up."""
     pipes = {workers[number].pipe: number for number in busy}
     left = None if until is None else max(0.0, until - time.monotonic())

@@ -174,7 +174,8 @@ class Settings:
                 if reason is None:
                     keep[knob.key].append(knob.values[index])
                 elif explicit:
-                    raise ScenarioError(str(reason), f"knob {knob.text(index)}", "values that the scenario allows")
+                    what = f"{reason.path}: {reason.what}" if reason.path not in ("", knob.key) else reason.what
+                    raise ScenarioError(what, f"knob {knob.text(index)}", reason.expected)
                 else:
                     texts.setdefault(reason.path, str(reason).removeprefix(f"{knob.key}: "))
                     reasons.setdefault(reason.path, []).append(inline_toml(knob.values[index]))

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.folders.resumable_folder import resumable_folder
+from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.json_data import parse_json
@@ -28,7 +29,14 @@ from gradwire.scenarios.validation.argument_checks import (
     wrong_type_error,
 )
 from gradwire.studies.notebook import heard
-from gradwire.studies.parallel.process_pool import Task, TaskOutcome, max_parallel_simulations, run_tasks
+from gradwire.studies.parallel.process_pool import (
+    Task,
+    TaskOutcome,
+    Workers,
+    lasting_workers,
+    max_parallel_simulations,
+    run_tasks,
+)
 from gradwire.studies.parallel.sweep_worker import measure_and_store
 from gradwire.studies.recommend.knobs import Settings, parse_knob, settings_of
 from gradwire.studies.recommend.outcome import Recommendation
@@ -103,9 +111,13 @@ def recommend(
             needed += f"; about {wall_text(plan.least * run_s)}"
         raise ScenarioError(f"buys {three_digits(plan.budget)} runs", "recommend(budget)", needed)
     folder = Path("results") / f"recommend-{loaded.name}" if out is None else require_path(out, "out", "", ResultError)
-    with resumable_folder(folder, MARK, WHAT) as output_dir, heard(f"recommend {loaded.name}", progress) as on_progress:
+    with (
+        resumable_folder(folder, MARK, WHAT) as output_dir,
+        heard(f"recommend {loaded.name}", progress) as on_progress,
+        lasting_workers() as workers,
+    ):
         _refuse_other_request(output_dir, settings, metric, seeds)
-        runs = _Runs(settings, metric, iterations, plan, output_dir, jobs, on_progress)
+        runs = _Runs(settings, metric, iterations, plan, output_dir, jobs, workers, on_progress)
         search = Search(_space(settings), plan, runs.run, loaded.seed)
         try:
             search.finish()
@@ -147,6 +159,8 @@ def _metric(metric: Any, scenario: Scenario) -> str:
         raise wrong_type_error(metric, "recommend(metric)", "a metric, such as iteration_time", ScenarioError)
     if metric in METRICS:
         return METRICS[metric][0 if scenario.job else 1]
+    if near := nearest(metric, METRICS):
+        raise ScenarioError(f"no metric {metric!r}", "recommend(metric)", f"{', '.join(METRICS)}, or a measure{near}")
     names = [table.name for table in scenario.senders]
     check_measures([metric], names, "recommend(metric)")
     sender, name = split_measure(metric)
@@ -261,6 +275,7 @@ class _Runs:
     plan: Plan
     folder: Path
     jobs: int | None
+    workers: Workers
     on_progress: OnProgress
     records: dict[Trial, Record] = field(default_factory=dict)
     failures: dict[Setting, str] = field(default_factory=dict)
@@ -298,7 +313,8 @@ class _Runs:
         before = len(self.records)
         hosts = self.settings.scenario.host_count or 0
         most = self.jobs or max_parallel_simulations(hosts)
-        for done, ended in enumerate(run_tasks(list(tasks.values()), min(most, max(1, len(tasks)))), 1):
+        count = min(most, max(1, len(tasks)))
+        for done, ended in enumerate(run_tasks(list(tasks.values()), count, shared=self.workers), 1):
             stored[ended.work.key] = self._record(ended)
             share = (self.spent + done / len(tasks) * self._cost(trials)) / self.plan.budget
             self.on_progress(min(1.0, share), f"{before + done} runs, {three_digits(100 * share)} % of the budget")
@@ -322,13 +338,13 @@ class _Runs:
         """Return the metric of a trial; None with a reason if it failed, or ended before the user's run would."""
         record = self.records[trial]
         value = record.figure(*split_measure(self.metric)) if record.state == "done" else None
-        why = record.why
-        if value is not None and record.ended_by == "duration":
+        why = record.why or f"has no {self.metric}"
+        if record.ended_by == "duration":
             user = self.records.get(Trial((0,) * len(trial.setting), trial.rung, 0))
             if user is not None and user.ended_by == "done":
                 value, why = None, "not done at scenario.duration, unlike yours"
         if value is None:
-            self.failures.setdefault(trial.setting, why or f"has no {self.metric}")
+            self.failures.setdefault(trial.setting, why)
         return value
 
     def lost_shares(self, search: Search) -> tuple[float, float]:

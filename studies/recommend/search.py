@@ -31,7 +31,7 @@ Setting = tuple[int, ...]
 
 BATCH = 4
 """Settings that the process suggests at a time (our choice: few, as each batch learns from those before)."""
-MOST_CANDIDATES = 1500
+MOST_CANDIDATES = 800
 """Settings that a suggestion is chosen from (our choice: a suggestion takes a fraction of a second)."""
 LENGTHS = (0.5, 1.0, 2.0, 6.0)
 """Candidate lengths of the kernel; two values of an unordered knob are 1 apart, and so are the ends of an ordered one.
@@ -313,8 +313,8 @@ class Search:
             idle.pop()
 
     def _best(self, rung: int) -> list[Setting]:
-        """Return the settings measured at a rung, best first, without those that reach no more than a part of their
-        changes does (to three digits)."""
+        """Return the settings measured at a rung, best first, without those that reach what a part of their changes
+        reaches as well (to three digits)."""
         values = {
             trial.setting: float(f"{value:.3g}")
             for trial, value in self.values.items()
@@ -324,7 +324,7 @@ class Search:
         return [
             setting
             for number, setting in enumerate(ordered)
-            if not any(_is_part(other, setting) for other in ordered[:number])
+            if not any(values[other] == values[setting] and _is_part(other, setting) for other in ordered[:number])
         ]
 
     def _choose(self) -> Setting:

@@ -69,6 +69,7 @@ IMPORTING = {
     "train": ("train", LEARNER),
     "sweep": ("sweep", SWEPT),
     "sweep --dry-run": ("sweep", SWEPT, "--dry-run"),
+    "recommend": ("recommend", SCENARIO),
     "tune": ("tune", TUNED, "--trials", "1"),
     "probe": ("probe", SCENARIO),
     "emulate": ("emulate", SCENARIO),
