@@ -61,6 +61,17 @@ class Knob:
         value = self.values[index]
         return f"{self.key} absent" if value is None else f"{self.key} = {inline_toml(value)}"
 
+    def short_text(self, index: int) -> str:
+        """Return one value without its key."""
+        value = self.values[index]
+        return "absent" if value is None else value if isinstance(value, str) else inline_toml(value)
+
+    @property
+    def short_name(self) -> str:
+        """Last name of the key, or the table's if that is "kind"."""
+        names = [str(step) for step in path_steps(self.key) if isinstance(step, str)]
+        return names[-2] if names[-1] == "kind" and len(names) > 1 else names[-1]
+
     def applied(self, tables: Json, index: int) -> Json:
         """Return a scenario's tables with one value. A new kind keeps those keys of the table that it has as well."""
         steps = path_steps(self.key)

@@ -63,14 +63,17 @@ class Change(NamedTuple):
         return cls(verdict.change, low, high, verdict.is_significant)
 
     @property
+    def texts(self) -> tuple[str, str]:
+        """The change and its interval: "-25.1 %", "-27.0 to -23.2 %"; "none" without an interval."""
+        interval = "none"
+        if self.low is not None and self.high is not None:
+            interval = f"{100 * self.low:+.1f} to {100 * self.high:+.1f} %"
+        return f"{100 * self.share:+.1f} %", interval
+
+    @property
     def text(self) -> str:
-        """The change in percent, with its interval: "-25.1 % (-27.0 to -23.2)"."""
-        middle = f"{100 * self.share:+.1f} %"
-        return middle if self.low is None or self.high is None else f"{middle} ({_range(self.low, self.high)})"
-
-
-def _range(low: float, high: float) -> str:
-    return f"{100 * low:+.1f} to {100 * high:+.1f}"
+        """The change with its interval, in one text."""
+        return "{}, 95 % interval {}".format(*self.texts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,23 +142,23 @@ class Recommendation:
         return sorted(worths, key=lambda worth: -(worth[1].share if worth[1] else 0.0))
 
     @property
+    def label(self) -> str:
+        """Name of the metric."""
+        return LABELS.get(self.metric, self.metric)
+
+    @property
     def text(self) -> str:
         """The verdict."""
         chosen, user = self._samples
-        label = LABELS.get(self.metric, self.metric)
         if not self.chosen:
             best, _, change = next(iter(self.ranking))
             rest = f": the best, {self.name(best)}, is at {change.text}" if any(best) else ""
-            return f"no setting tried beats yours by more than chance{rest}; {label} {self._value(user)}"
-        change = self.change
-        interval = "no interval"
-        if change.low is not None and change.high is not None:
-            interval = f"95 % interval {_range(change.low, change.high)}"
+            return f"no setting tried beats yours by more than chance{rest}; {self.label} {self._value(user)}"
         *most, last = self.settings.texts(self.search.chosen)
         rest = f"nothing else tried is worth more than {exact_percent_text(SAME)}"
         return (
-            f"set {' and '.join(filter(None, [', '.join(most), last]))}: {label} {self._value(chosen)} instead of "
-            f"{self._value(user)} ({100 * change.share:+.1f} %, {interval}); {rest}"
+            f"set {' and '.join(filter(None, [', '.join(most), last]))}: {self.label} {self._value(chosen)} instead of "
+            f"{self._value(user)} ({self.change.text}); {rest}"
         )
 
     def _value(self, samples: Samples) -> str:
@@ -172,9 +175,7 @@ class Recommendation:
             f"{three_digits(search.spent)} full runs, budget {three_digits(plan.budget)}"
         ]
         for knob in self.settings.knobs:
-            own, *others = (
-                knob.text(index).removeprefix(f"{knob.key} ").lstrip("= ") for index in range(len(knob.values))
-            )
+            own, *others = (knob.short_text(index) for index in range(len(knob.values)))
             lines.append(f"  {knob.key}: {own} ({YOURS}), {', '.join(others)}")
         lines += [f"left out: {reason}" for reason in (*self.settings.left_out, HARDWARE)]
         lines += [f"failed: {self.name(setting)}: {why}" for setting, why in self.failures.items()]
@@ -191,17 +192,22 @@ class Recommendation:
 
     @property
     def grids(self) -> list[Grid]:
-        """The ranking and the worth of each change, as texts."""
-        rows = [
-            [self.name(setting), self._value(samples), change.text if any(setting) else "-"]
-            for setting, samples, change in self.shown
-        ]
+        """The ranking, with a column for each knob that it changes, and the worth of each change, as texts."""
+        shown, knobs, user = self.shown, self.settings.knobs, self.search.space.user
+        used = [number for number in range(len(knobs)) if any(setting[number] for setting, _, _ in shown)]
+        rows = []
+        for place, (setting, samples, change) in enumerate(shown, 1):
+            is_user = setting == user
+            cells = [knobs[at].short_text(setting[at]) if is_user or setting[at] else "" for at in used]
+            name = YOURS if is_user else f"{place}{' *' * (setting == self.search.chosen)}"
+            rows.append([name, *cells, self._value(samples), *(["-", "-"] if is_user else change.texts)])
         seeds = self.search.plan.seeds
-        head = ["settings", LABELS.get(self.metric, self.metric), "change (95 % interval)"]
-        grids = [Grid(f"ranking, {seeds} seed{'s' * (seeds != 1)}", head, rows)]
+        head = ["rank", *(knobs[at].short_name for at in used), self.label, "change", "95 % interval"]
+        title = f"ranking, {seeds} seed{'s' * (seeds != 1)}; *: recommended; empty: {YOURS}"
+        grids = [Grid(title, head, rows)]
         if self.worths:
-            taken = [[text, "not measured" if change is None else change.text] for text, change in self.worths]
-            grids.append(Grid("worth of each change", ["without it", "change (95 % interval)"], taken))
+            taken = [[text, *(change.texts if change else ["not measured", "-"])] for text, change in self.worths]
+            grids.append(Grid("worth of each change", ["without it", "change", "95 % interval"], taken))
         return grids
 
     @property
@@ -225,8 +231,8 @@ class Recommendation:
         """Print the verdict, the ranking, the worth of each change, and what was searched."""
         print(self.text)
         for grid in self.grids:
-            print()
-            print_grid(grid)
+            print(f"\n{grid.title}")
+            print_grid(Grid("", grid.head, grid.rows))
         print()
         print("\n".join(self.notes))
 

@@ -26,7 +26,7 @@ def ranking_figure(advice: Recommendation) -> Figure:
     """Return the plot: changes of the metric relative to the user's settings, the recommended ones filled."""
     rows = [(advice.name(setting), change, setting == advice.search.chosen) for setting, _, change in advice.shown]
     worths = [(f"without {text}", change, True) for text, change in advice.worths if change is not None]
-    panels = [(rows, "relative to your settings (%)"), (worths, "relative to the recommended settings (%)")]
+    panels = [(rows, "your settings"), (worths, "the recommended settings")]
     panels = [panel for panel in panels if panel[0]]
     heights = [sum(LINE * len(_wrapped(name)) + GAP for name, _, _ in entries) for entries, _ in panels]
     with matplotlib.rc_context(PAPER_STYLE):
@@ -34,7 +34,7 @@ def ranking_figure(advice: Recommendation) -> Figure:
         grid = {"gridspec_kw": {"height_ratios": heights}}
         for axes, (entries, label) in zip(panels_of(figure, len(panels), 1, **grid), panels, strict=True):
             _draw(axes, entries)
-            axes.set_xlabel(label)
+            axes.set_xlabel(f"{advice.label}, relative to {label} (%)")
     return figure
 
 
