@@ -42,7 +42,7 @@ def keys_without_effect_in_runs(*variants: Scenario) -> list[str]:
 
 
 def note_on_key(scenario: Scenario, key: str) -> str:
-    """Return the note on a key such as "job.exchange.bucket" if all tables that set it do so without effect, or ""."""
+    """Return the note on a key, such as "job.exchange.bucket", that has no effect in any table; "" otherwise."""
     run = scenario.model_copy(update={"training": None})
     notes = [each.note for each in _keys(run, run, "", None) if INDEX.sub("", each.place) == INDEX.sub("", key)]
     return notes[0] if notes and all(notes) else ""

@@ -198,7 +198,7 @@ class Settings:
         return Settings(self.scenario, tuple(knobs), tuple(left_out))
 
     def _reason(self, number: int, index: int) -> Mistake | None:
-        """Return why a value is of no use, alone and beside every value of another knob; None if it is of use."""
+        """Return why a value is of no use, neither alone nor beside another knob's; None if it is."""
         alone = tuple(index if at == number else 0 for at in range(len(self.knobs)))
         reason = None
         for setting in self._beside(alone, number):

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gradwire.analysis.comparison.tables import Grid, TableRow, html_table, print_grid
+from gradwire.analysis.comparison.tables import WIDTH, Grid, TableRow, html_table, print_grid
 from gradwire.analysis.confidence_intervals import MIN_VALUES, shown_half_width
 from gradwire.analysis.verdict.difference import Samples, difference_of
 from gradwire.result_store.folders.output_folder import atomic_replace
@@ -44,8 +45,11 @@ YOURS = "yours"
 
 
 class Change(NamedTuple):
-    """A metric relative to another setting's, as shares; `low` and `high`: its 95 % interval over paired seeds, None
-    for fewer than `MIN_VALUES`. `is_significant`: more than chance, as verdicts judge it."""
+    """Change of a metric relative to another setting's, as a share.
+
+    low, high : its 95 % interval over paired seeds, None for fewer than `MIN_VALUES`.
+    is_significant : more than chance, as verdicts judge it.
+    """
 
     share: float
     low: float | None
@@ -129,7 +133,7 @@ class Recommendation:
 
     @property
     def worths(self) -> list[tuple[str, Change | None]]:
-        """How much worse the metric gets if one change alone is taken back, most first; None if it was not measured, as
+        """Change of the metric if one change alone is taken back, largest first. It is None if it was not measured, as
         the budget ended or the others need it."""
         finalists, knobs = self.search.finalists, self.settings.knobs
         without = self.search.ablations(self.search.chosen)
@@ -166,7 +170,7 @@ class Recommendation:
 
     @property
     def notes(self) -> list[str]:
-        """What was searched at which cost, what was not and why, failures, and losses."""
+        """Lines on what was searched at which cost, what was not and why, failures, and losses."""
         search, plan = self.search, self.search.plan
         count, runs = len(search.settings), len(search.values)
         rungs = f", {sum(trial.rung < plan.last for trial in search.values)} of them shortened" if plan.last else ""
@@ -229,12 +233,12 @@ class Recommendation:
 
     def print(self) -> None:
         """Print the verdict, the ranking, the worth of each change, and what was searched."""
-        print(self.text)
+        print(fill(self.text, WIDTH))
         for grid in self.grids:
             print(f"\n{grid.title}")
             print_grid(Grid("", grid.head, grid.rows))
         print()
-        print("\n".join(self.notes))
+        print("\n".join(fill(line, WIDTH, subsequent_indent="    ") for line in self.notes))
 
     def plot(self) -> Figure:
         """Return the plot of the ranking and of the worths, as a matplotlib figure."""

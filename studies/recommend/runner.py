@@ -122,7 +122,7 @@ def recommend(
         try:
             search.finish()
         except KeyboardInterrupt as stop:
-            stop.add_note(f"{len(runs.records)} runs done; the same command resumes")
+            stop.add_note(f"{len(list(runs.store.points.glob('*.json')))} runs done; the same command resumes")
             raise
         if not search.chosen:
             failed = next(record.why for record in runs.records.values() if record.state == "failed")

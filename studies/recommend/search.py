@@ -97,7 +97,10 @@ class Space:
 
 @dataclass(frozen=True)
 class Plan:
-    """Budget of a search in full runs, its rungs as shares of a full run (the last is 1), and its number of seeds."""
+    """Limits of a search.
+
+    budget : in full runs. rungs : as shares of a full run; the last is 1. seeds : of the final comparison.
+    """
 
     budget: float
     rungs: tuple[float, ...] = (1.0,)
@@ -137,7 +140,7 @@ class Search:
         return list(dict.fromkeys(trial.setting for trial in self.values))
 
     def value(self, setting: Setting, rung: int) -> float | None:
-        """Return the value of a setting at a rung with the first seed; None if it failed or was not run."""
+        """Return a setting's value at a rung with the first seed; None if it failed or was not run."""
         return self.values.get(Trial(setting, rung, 0))
 
     def samples(self, setting: Setting) -> Samples | None:
@@ -180,8 +183,10 @@ class Search:
             self._ablate()
 
     def _halve(self) -> None:
-        """Explore with half of the budget that is left, and promote the best rung by rung with the rest, but for a
-        reserve."""
+        """Explore with half of the budget that is left, and promote the best with the rest.
+
+        A reserve remains for ablations.
+        """
         plan = self.plan
         left = plan.budget - self.spent
         most = plan.budget - min(min(len(self.space.sizes), 3) * plan.seeds, left / 4)
@@ -243,8 +248,10 @@ class Search:
         return zip(*([column[at % len(column)] for at in range(longest)] for column in columns), strict=True)
 
     def _suggested(self, rng: random.Random) -> list[Setting]:
-        """Return a batch of new settings with the greatest expected improvement, each as if those before had turned
-        out as predicted."""
+        """Return a batch of new settings with the greatest expected improvement.
+
+        Each is chosen as if those before it had turned out as predicted.
+        """
         values = {setting: self._explored_value(alias) for setting, alias in self.aliases.items()}
         values = {setting: value for setting, value in values.items() if value is not None}
         batch: list[Setting] = []
@@ -266,8 +273,10 @@ class Search:
         return batch
 
     def _explored_value(self, alias: Setting | None) -> float | None:
-        """Return the logarithm of a setting's value at the first rung, at most that of `CUT` medians, which also stands
-        for invalid and failed ones; None if it was not measured."""
+        """Return the logarithm of a setting's value at the first rung; None if it was not measured.
+
+        It is at most that of `CUT` medians, which also stands for invalid and failed settings.
+        """
         known = [value for trial, value in self.values.items() if trial.rung == 0 and not trial.seed and value]
         worst = log(CUT * median(known))
         if alias is None:
@@ -313,8 +322,10 @@ class Search:
             idle.pop()
 
     def _best(self, rung: int) -> list[Setting]:
-        """Return the settings measured at a rung, best first, without those that reach what a part of their changes
-        reaches as well (to three digits)."""
+        """Return the settings measured at a rung, best first.
+
+        It leaves out those that reach, to three digits, what a part of their changes reaches as well.
+        """
         values = {
             trial.setting: float(f"{value:.3g}")
             for trial, value in self.values.items()
@@ -328,8 +339,10 @@ class Search:
         ]
 
     def _choose(self) -> Setting:
-        """Return the finalist with the fewest changes among those at most `SAME` slower than the best; the user's own
-        unless the gain is more than chance."""
+        """Return the finalist with the fewest changes among those at most `SAME` slower than the best.
+
+        It is the user's own unless the gain is more than chance.
+        """
         finalists = self.finalists
         most = (1 + SAME) * next(iter(finalists.values())).mean_ps
         alike = [setting for setting, samples in finalists.items() if samples.mean_ps <= most]

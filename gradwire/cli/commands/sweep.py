@@ -1,5 +1,6 @@
-"""Defines the commands `gradwire sweep`, which runs scenarios along axes, `recommend`, which searches the best settings
-of one, and `tune`, which optimises a scheduler's partition and credit.
+"""Defines the commands `gradwire sweep`, `recommend` and `tune`, which run many scenarios.
+
+They run scenarios along axes, search the best settings of one, and optimise a scheduler's partition and credit.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ def cmd_recommend(
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
-    """Search the settings that make a scenario fast, within a budget of runs: the best ones with intervals, and what
-    each change is worth. An interrupted search is resumed by the same command."""
+    """Search the settings that make a scenario fast, within a budget of runs. It prints the best ones with intervals,
+    and what each change is worth. An interrupted search is resumed by the same command."""
     from gradwire.studies.recommend.runner import recommend
 
     with progress(f"recommend {scenario}", as_json) as show:
