@@ -45,7 +45,7 @@ PATIENCE_S = 1.5
 """Seconds without a report after which a message says what is going on."""
 WIDE, BAR_WIDTH = 120, 20
 """Minimum width of a terminal for a bar, and the bar's length, in characters."""
-RESUMABLE = ("cmd_train", "cmd_sweep", "cmd_reproduce")
+RESUMABLE = ("cmd_train", "cmd_sweep", "cmd_recommend", "cmd_reproduce")
 """Commands whose output folder may hold other files while they run."""
 NAME_SHARE = 0.4
 """Maximum share of a line for the name."""

@@ -143,6 +143,7 @@ def cmd_recommend(
         Path | None,
         typer.Option(help="Output directory of scenario, tables and plot; an earlier search in it is resumed."),
     ] = None,
+    live: options.Live = None,
     trust: options.Trust = False,
     as_json: options.Json = False,
 ) -> None:
