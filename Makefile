@@ -6,6 +6,7 @@
 #   make test-full                 the tests that `make test` leaves out: slow ones, more random cases, the wall clock
 #   make test-ray                  tests of sweeps on a Ray cluster (installs Ray, 230 MB, for them)
 #   make quick                     lint, types, and the unit tests that take no kernel and no patience
+#   make docs                      the docs site, in site/
 #   make lint | make bench | make clean
 #   make release-check             build, check and install what a release uploads; docs in CONTRIBUTING.md
 #   make image                     the container image gradwire:VERSION, with podman, docker or buildah
@@ -49,7 +50,7 @@ UML_PACKAGES := gcc make flex bison bc xz-utils bzip2
 # The kernel's source as the distribution has it: Debian 12, Debian 13, Ubuntu.
 KERNEL_SOURCES := linux-source-6.1 linux-source-6.12 linux-source
 
-.PHONY: demo demo-emu test test-full test-ray quick lint bench clean packages packages-tests uml release-check image
+.PHONY: demo demo-emu docs test test-full test-ray quick lint bench clean packages packages-tests uml release-check image
 
 demo: $(BASE_STAMP)
 	$(BIN)/gradwire demo
@@ -112,6 +113,12 @@ lint: $(TEST_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Read site/index.html as it is; its search needs a server: python -m http.server -d site
+docs: $(BASE_STAMP)
+	$(PIP) install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html"
+
 bench: $(BASE_STAMP)
 	$(BIN)/gradwire bench fabric
 
@@ -126,7 +133,7 @@ image:
 		--build-arg REPOSITORY=$(shell $(PYTHON) -c "import runpy; print(runpy.run_path('setup.py')['REPOSITORY'])") .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then \

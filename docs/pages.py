@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
-    ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / room / "README.md" for room in ("sim", "emu", "benchmarks", "traces/bundled")),
 ]  # fmt: skip
 PROGRAMS = ("gradwire", "make", "pip", "apt", "python", ".venv/bin/python", "torchrun", "printf", "$")

@@ -39,9 +39,11 @@ def on_control(params, flow, kind, sequence, argument, echo, now):
 
 @njit
 def on_data(params, receiver, sequence, size, ce, now):
+    if receiver.is_done:
+        return 0  # what arrives after the Stop is lost
     receiver.received_bytes += size
     set_bit(receiver.bitmaps, sequence)
-    if receiver.is_done or receiver.nbytes - receiver.received_bytes > receiver.allowed_loss:
+    if receiver.nbytes - receiver.received_bytes > receiver.allowed_loss:
         return 0
     receiver.is_done = 1
     return reply(STOP, 0, 0, 0, 1)

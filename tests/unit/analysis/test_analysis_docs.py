@@ -84,7 +84,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "sim" / "README.md",
     ROOT / "emu" / "README.md",
-    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
 ]
 
 

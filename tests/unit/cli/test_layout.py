@@ -59,7 +59,7 @@ def without_code(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda path: path.name
+    "page", sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda path: path.name
 )
 def test_pages_avoid_banned_words(page: Path) -> None:
     if page.name == "glossary.md":
