@@ -113,7 +113,6 @@ lint: $(TEST_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Read site/index.html as it is; its search needs a server: python -m http.server -d site
 docs: $(BASE_STAMP)
 	$(PIP) install --quiet --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -27,7 +27,8 @@ def run(path: Path, folder: Path) -> Any:
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("__pycache__", "results"))
     notebook = nbformat.read(path, as_version=4)
     os.environ["PYTHONPATH"] = str(ROOT)  # for the kernel
-    NotebookClient(notebook, timeout=LIMIT_S, resources={"metadata": {"path": str(place)}}).execute()
+    resources = {"metadata": {"path": str(place)}}
+    NotebookClient(notebook, timeout=LIMIT_S, resources=resources, coalesce_streams=True).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when it ran
         if cell.cell_type == "code":

@@ -202,7 +202,7 @@ def sweep_reference() -> str:
 def _section(title: str, model: type[ScenarioTable]) -> list[str]:
     """One table of a file, and a line for each of its keys."""
     schema = TypeAdapter(model).json_schema()
-    lines = [f"## {title}", ""]
+    lines = [f"### {title}", ""]
     described = " ".join((model.__doc__ or "").split())
     if described and model is not Scenario:
         lines += [*textwrap.wrap(described, 100, break_long_words=False, break_on_hyphens=False), ""]

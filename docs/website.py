@@ -160,7 +160,7 @@ def command_section(words: list[str], command: Any) -> list[str]:
     lines = [f"{level} {' '.join(words)}", "", *plain(command.help), "", f"    {usage}", ""]
     records = [record for each in command.get_params(context) if (record := each.get_help_record(context))]
     if getattr(command, "commands", None):
-        lines += ["| command | |", "|---|---|"]
+        lines += ["| command | description |", "|---|---|"]
         for name, below in command.commands.items():
             if not below.hidden:
                 place = "-".join([*words, name])
@@ -181,9 +181,9 @@ def plain(text: str | None) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return a text as one cell of a table."""
+    """Return a description as one cell of a table, with its default and range in italics."""
     escaped = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-    return re.sub(r"\[(default: [^\]]*|required|x[^\]]*|[^\]]*<=?x[^\]]*)\]", r"*(\1)*", escaped).replace("*_", "* _")
+    return re.sub(r"\[([^\[\]]+)\]$", r"*(\1)*", escaped)
 
 
 def python_reference() -> str:
@@ -203,8 +203,9 @@ def python_reference() -> str:
 
 def entry(place: str, shown: str, level: int = 3) -> list[str]:
     """Return the lines that have mkdocstrings describe an object."""
-    name = shown if "." in shown else f"gradwire.{shown}"
-    return [f"{'#' * level} `{name}` {{ #{name} }}", "", f"::: {place}", ""]
+    name = shown.rpartition(".")[2]
+    anchor = [f'<a id="gradwire.{name}"></a>', ""] if shown == name else []
+    return [*anchor, f"::: {place}", "    options:", f"        heading_level: {level}", ""]
 
 
 ARGUMENT = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*) : (.*)$")

@@ -43,10 +43,8 @@ def on_data(params, receiver, sequence, size, ce, now):
         return 0  # what arrives after the Stop is lost
     receiver.received_bytes += size
     set_bit(receiver.bitmaps, sequence)
-    if receiver.nbytes - receiver.received_bytes > receiver.allowed_loss:
-        return 0
-    receiver.is_done = 1
-    return reply(STOP, 0, 0, 0, 1)
+    receiver.is_done = int(receiver.nbytes - receiver.received_bytes <= receiver.allowed_loss)
+    return reply(STOP, 0, 0, 0, 1) if receiver.is_done else 0
 
 
 class ConstantRate(Transport):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import typer
-from browser import Browser, browser_program
+from browser import WAIT_S, Browser, browser_program
 from shared import computed_once
 
 import gradwire
@@ -129,10 +130,10 @@ def test_every_page_of_docs_is_a_page_of_the_site(site: Path) -> None:
 
 def test_api_reference_describes_every_public_name(site: Path) -> None:
     text = (site / "reference" / "api.html").read_text(encoding="utf-8")
-    sections = {each.split('"')[0]: each for each in re.split(r'<h[34] id="', text)[1:]}
+    sections = {each.split('"')[0]: each for each in re.split(r'<a id="(?=gradwire\.\w+")', text)[1:]}
     names = {f"gradwire.{name}" for name in (*gradwire.PUBLIC, *gradwire.OPTIONAL)}
     assert names - sections.keys() == set()
-    assert [name for name in names if 'class="doc' not in sections[name] or "<p>" not in sections[name]] == []
+    assert [name for name in names if 'class="doc ' not in sections[name] or "<p>" not in sections[name]] == []
     assert {f"gradwire.{name}" for name in gradwire.__all__} - names == {"gradwire.__version__"}
 
 
@@ -158,18 +159,38 @@ def test_notebooks_are_shown_with_their_outputs(site: Path) -> None:
     assert "ms per iteration" in text and "<table" in text
 
 
-@pytest.mark.skipif(browser_program() is None, reason="there is no chromium (Debian: apt install chromium)")
-def test_pages_fit_a_telephone_and_ask_for_nothing(site: Path) -> None:
-    """No page is wider than its window: wide tables and code scroll by themselves."""
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A browser without a network; what is opened in it complains about nothing and asks for no address."""
     program = browser_program()
-    assert program is not None
+    if program is None:
+        pytest.skip("there is no chromium (Debian: apt install chromium)")
+    with Browser(program) as opened:
+        yield opened
+        assert opened.complaints == []
+        assert [address for address in opened.requests if not address.startswith(("file:", "data:"))] == []
+
+
+def test_pages_fit_a_telephone(site: Path, browser: Browser) -> None:
+    """No page is wider than its window: wide tables and code scroll by themselves."""
     wide = {}
-    with Browser(program) as browser:
-        for path, _ in pages_of(site):
-            if "repository" not in path.parts or path.name == "what_if.html":
-                browser.open(path, wide=400)
-                width = browser.run("document.scrollingElement.scrollWidth")
-                if width > 400:
-                    wide[path.name] = width
-        assert wide == {}
-        assert [address for address in browser.requests if not address.startswith(("file:", "data:", "blob:"))] == []
+    for path, _ in pages_of(site):
+        if path.name != "404.html" and ("repository" not in path.parts or path.name == "what_if.html"):
+            browser.open(path, wide=400)
+            width = browser.run("document.scrollingElement.scrollWidth")
+            if width > 400:
+                wide[path.name] = width
+    assert wide == {}
+
+
+def test_search_works_in_a_folder(site: Path, browser: Browser) -> None:
+    browser.open(site / "index.html")
+    browser.run("document.querySelector('.md-search__input').focus()")
+    for letter in "incast":
+        browser.key(letter)
+    results = "[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)"
+    until = time.monotonic() + WAIT_S
+    while not (links := browser.run(results)):
+        assert time.monotonic() < until, "nothing is found"
+        time.sleep(0.05)
+    assert any("traffic.html" in link for link in links)
