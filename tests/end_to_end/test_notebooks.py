@@ -29,7 +29,7 @@ def outputs(notebook: Any) -> list[list[tuple[str, str]]]:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             printed = "".join(output.get("text", "") for output in cell.outputs)
-            shown = [(kind, text) for output in cell.outputs for kind, text in output.get("data", {}).items()]
+            shown = [(kind, text) for output in cell.outputs for kind, text in sorted(output.get("data", {}).items())]
             cells.append([("", printed), *((kind, "" if "image" in kind else text) for kind, text in shown)])
     return cells
 
