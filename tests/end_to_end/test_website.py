@@ -85,6 +85,12 @@ def test_every_page_is_in_the_navigation_and_the_index() -> None:
     assert set(PAGES) - linked == set(), "add the page to a table of docs/README.md"
 
 
+def test_gallery_shows_every_picture() -> None:
+    gallery = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    pictures = {f"images/{path.name}" for path in (DOCS / "images").glob("*.png")}
+    assert pictures - set(re.findall(r'<img src="([^"]+)"', gallery)) == set(), "add the picture to docs/gallery.md"
+
+
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     found = [
         (path.name, address)
