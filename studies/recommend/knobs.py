@@ -17,7 +17,7 @@ from gradwire.scenarios.errors import Mistake, ScenarioError
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.loading.overrides import apply_overrides, path_steps
-from gradwire.scenarios.loading.registry import component, components
+from gradwire.scenarios.loading.registry import COMPONENT_PACKAGES, component, components
 from gradwire.scenarios.loading.toml import inline_toml, read_toml
 from gradwire.scenarios.schema.policy import NAME_OR_TABLE_KEYS
 from gradwire.scenarios.schema.scenario import Scenario
@@ -77,9 +77,15 @@ class Knob:
         steps = path_steps(self.key)
         if not index:
             return tables
-        if steps[-1] == "kind" and len(steps) > 1:
+        if _is_kind(self.key):
             return _with_kind(tables, steps[:-1], self.values[index])  # type: ignore[no-any-return]
         return apply_overrides(tables, [f"{self.key}={inline_toml(self.values[index])}"])
+
+
+def _is_kind(key: str) -> bool:
+    """Return True if a key chooses a component, such as "job.exchange.kind"."""
+    steps = path_steps(key)
+    return len(steps) > 1 and steps[-1] == "kind" and steps[-2] in COMPONENT_PACKAGES
 
 
 def _with_kind(here: Any, steps: Sequence[str | int], kind: Any) -> Any:
@@ -89,6 +95,7 @@ def _with_kind(here: Any, steps: Sequence[str | int], kind: Any) -> Any:
         inner = steps if at is None else steps[1:]
         return [_with_kind(each, inner, kind) if at in (None, number) else each for number, each in enumerate(here)]
     step, *rest = steps
+    here = here if isinstance(here, dict) else {}
     table = here.get(step, {})
     if rest:
         return {**here, step: _with_kind(table, rest, kind)}
@@ -278,12 +285,17 @@ def _knob(scenario: Scenario, key: str, values: Sequence[Any]) -> Knob:
     steps = path_steps(key)
     if not values:
         raise ScenarioError("has no values", f"knob {key}", "values, such as transport.kind=dctcp,cubic")
-    if steps[-1] == "kind" and len(steps) > 1:
+    if _is_kind(key):
         known = components(str(steps[-2]))
         for value in values:
             if not isinstance(value, str) or (":" not in value and value not in known):
                 expected = f"one of {', '.join(known)}{nearest(str(value), known)}"
                 raise ScenarioError(f"unknown {steps[-2]} {value!r}", f"knob {key}", expected)
+    for value in values:
+        try:
+            inline_toml(value)
+        except TypeError as error:
+            raise ScenarioError(str(error), f"knob {key}", "texts, numbers, booleans, lists and tables") from None
     own = value_at(scenario, key)
     distinct: dict[str, Any] = {}
     for value in values:

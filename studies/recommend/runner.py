@@ -41,7 +41,7 @@ from gradwire.studies.parallel.sweep_worker import measure_and_store
 from gradwire.studies.recommend.knobs import Settings, parse_knob, settings_of
 from gradwire.studies.recommend.outcome import Recommendation
 from gradwire.studies.recommend.search import Plan, Search, Setting, Space, Trial
-from gradwire.studies.sweep.measures import check_measures, sender_kind, split_measure
+from gradwire.studies.sweep.measures import MEASURES, check_measures, sender_kind, split_measure
 from gradwire.studies.sweep.point_store import PointStore, Record, write_errors
 from gradwire.studies.sweep.points import key_of
 
@@ -110,7 +110,11 @@ def recommend(
         if minutes is not None:
             needed += f"; about {wall_text(plan.least * run_s)}"
         raise ScenarioError(f"buys {three_digits(plan.budget)} runs", "recommend(budget)", needed)
-    folder = Path("results") / f"recommend-{loaded.name}" if out is None else require_path(out, "out", "", ResultError)
+    folder = (
+        Path("results") / f"recommend-{loaded.name}"
+        if out is None
+        else require_path(out, "out", "a folder", ResultError)
+    )
     with (
         resumable_folder(folder, MARK, WHAT) as output_dir,
         heard(f"recommend {loaded.name}", progress) as on_progress,
@@ -159,7 +163,7 @@ def _metric(metric: Any, scenario: Scenario) -> str:
         raise wrong_type_error(metric, "recommend(metric)", "a metric, such as iteration_time", ScenarioError)
     if metric in METRICS:
         return METRICS[metric][0 if scenario.job else 1]
-    if near := nearest(metric, METRICS):
+    if split_measure(metric)[1] not in MEASURES and (near := nearest(metric, METRICS)):
         raise ScenarioError(f"no metric {metric!r}", "recommend(metric)", f"{', '.join(METRICS)}, or a measure{near}")
     names = [table.name for table in scenario.senders]
     check_measures([metric], names, "recommend(metric)")

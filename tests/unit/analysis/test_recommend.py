@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import gradwire
 from gradwire import cli, load_scenario
 from gradwire.analysis.verdict.difference import Samples, difference_of
+from gradwire.scenarios.errors import ScenarioError
 from gradwire.scenarios.loading.load import build_scenario
 from gradwire.scenarios.loading.toml import inline_toml, write_toml
 from gradwire.studies.recommend.knobs import Knob, Settings, parse_knob, settings_of
@@ -227,6 +228,17 @@ def test_killed_search_resumes_to_the_same_bytes(small: Path, advised: tuple[Pat
     assert all((out / "points" / name).stat().st_mtime_ns == written for name, written in before.items())
 
 
+def test_metrics_are_measures(small: Path, tmp_path: Path) -> None:
+    advice = recommend(
+        small, knobs={"job.order": ["layer"]}, metric="iteration_max_ps", budget=10, out=tmp_path / "out"
+    )
+    assert advice.chosen == {"job.order": "layer"}
+    seed = advice.scenario.seed
+    runs = [gradwire.simulate(load_scenario(advice.file, set=[f"seed={seed + more}"])) for more in range(3)]
+    longest = [gradwire.metrics(run)[0].iteration.max_ps for run in runs]
+    assert sum(longest) / 3 == pytest.approx(advice.ranking[0][1].mean_ps)
+
+
 def test_folder_of_another_search_is_refused(small: Path, advised: tuple[Path, str]) -> None:
     before = (advised[0] / "recommendation.json").read_bytes()
     for more, words in (
@@ -253,6 +265,9 @@ def test_folder_of_another_search_is_refused(small: Path, advised: tuple[Path, s
         (["--knob", "switch.buffer="], "has no values"),
         (["--knob", "switch.buffer=1GB", "--knob", "switch.buffer=2MiB"], "is named twice"),
         (["--knob", "job.order=fifo"], "nothing to search"),
+        (["--knob", "placement.kind=a"], "unknown key"),
+        (["--knob", "link.rate.x.kind=1"], "link.rate"),
+        (["--knob", "switch[0].buffer=1MiB"], "there is no [0]"),
         (["--budget", "5"], "at least"),
         (["--budget", "-1"], "runs above zero"),
         (["--budget", "nan"], "runs above zero"),
@@ -269,6 +284,12 @@ def test_bad_input_is_refused_and_writes_nothing(small: Path, tmp_path: Path, mo
     assert (done.exit_code, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
     assert not out.exists()
+
+
+@pytest.mark.parametrize("knobs", [{"switch.buffer": "1MiB"}, {"switch.buffer": [None]}, {"switch.buffer": []}, [3], 3])
+def test_bad_knobs_from_python_are_refused(knobs: Any, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"knob"):
+        recommend("ring", knobs=knobs, out=tmp_path / "out")
 
 
 def test_settings_that_end_too_early_are_named(tmp_path: Path) -> None:
