@@ -155,15 +155,22 @@ class Recommendation:
         """The verdict."""
         chosen, user = self._samples
         if not self.chosen:
-            best, _, change = next(iter(self.ranking))
-            rest = f": the best, {self.name(best)}, is at {change.text}" if any(best) else ""
-            return f"no setting tried beats yours by more than chance{rest}; {self.label} {self._value(user)}"
+            rest = "; ".join(filter(None, [f"{self.label} {self._value(user)}", self._undecided]))
+            return f"no setting tried beats yours by more than chance: {rest}"
         *most, last = self.settings.texts(self.search.chosen)
-        rest = f"nothing else tried is worth more than {exact_percent_text(SAME)}"
+        rest = self._undecided or f"nothing else tried is worth more than {exact_percent_text(SAME)}"
         return (
             f"set {' and '.join(filter(None, [', '.join(most), last]))}: {self.label} {self._value(chosen)} instead of "
             f"{self._value(user)} ({self.change.text}); {rest}"
         )
+
+    @property
+    def _undecided(self) -> str:
+        """Words on a setting whose mean is better than that of the chosen one, but within chance of the user's."""
+        best, samples, change = self.ranking[0]
+        if samples.mean_ps >= (1 - SAME) * self._samples[0].mean_ps:
+            return ""
+        return f"{self.name(best)} may be better ({change.text}), which more seeds than {len(samples.seeds)} would tell"
 
     def _value(self, samples: Samples) -> str:
         return value_text(self.metric, samples.mean_ps)

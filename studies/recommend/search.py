@@ -341,14 +341,14 @@ class Search:
     def _choose(self) -> Setting:
         """Return the finalist with the fewest changes among those at most `SAME` slower than the best.
 
-        It is the user's own unless the gain is more than chance.
+        Only those that gain more than chance count; if there are none, it is the user's own.
         """
-        finalists = self.finalists
-        most = (1 + SAME) * next(iter(finalists.values())).mean_ps
-        alike = [setting for setting, samples in finalists.items() if samples.mean_ps <= most]
-        chosen = min(alike, key=lambda setting: (len(_changes(setting)), finalists[setting].mean_ps))
-        gain = difference_of(finalists[chosen], finalists[self.space.user])
-        return chosen if gain.is_significant and gain.change < 0 else self.space.user
+        user = self.finalists[self.space.user]
+        gains = {setting: difference_of(samples, user) for setting, samples in self.finalists.items()}
+        better = [setting for setting, gain in gains.items() if gain.is_significant and gain.change < 0]
+        means = {setting: self.finalists[setting].mean_ps for setting in better}
+        alike = [setting for setting in better if means[setting] <= (1 + SAME) * means[better[0]]]
+        return min(alike, key=lambda setting: (len(_changes(setting)), means[setting]), default=self.space.user)
 
     def _ablate(self) -> None:
         """Measure the chosen setting without each of its changes, and choose again."""

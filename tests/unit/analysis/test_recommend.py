@@ -104,6 +104,19 @@ def test_gains_within_the_noise_change_nothing() -> None:
     assert search.chosen == (0, 0, 0, 0)
 
 
+def test_sure_gain_is_chosen_before_a_greater_one_that_may_be_chance() -> None:
+    """The second value gains 10 % with each seed, the third one 20 % on average, but loses with one seed."""
+    values = {0: (100.0, 101.0, 99.0), 1: (90.0, 91.0, 89.0), 2: (60.0, 61.0, 120.0)}
+
+    def run(trials: Sequence[Trial]) -> dict[Trial, float | None]:
+        return {trial: values[trial.setting[0]][trial.seed] for trial in trials}
+
+    search = Search(Space((3,), (False,)), Plan(20, (0.25, 1.0), 3), run)
+    search.finish()
+    assert search.chosen == (1,)
+    assert next(iter(search.finalists)) == (2,)
+
+
 def test_equal_settings_run_once_and_invalid_ones_never() -> None:
     """The last knob has no effect, and the second value of the first one does not exist."""
 
