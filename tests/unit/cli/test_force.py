@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gradwire.cli import app
 
-RESUMED = {"train", "sweep", "reproduce", "predictor", "collective", "log"}
+RESUMED = {"train", "sweep", "recommend", "reproduce", "predictor", "collective", "log"}
 """Commands whose output is resumed or replaced anyway, or that write none of their own."""
 CASES = {
     "timeline": ("timeline", "one", "--out", "{}.json"),
