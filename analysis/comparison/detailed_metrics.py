@@ -6,9 +6,10 @@ compare --all-metrics`.
   tail is due to time-outs and not to volume;
 * completion from release: without the wait in the sender's own scheduler, which completion from readiness includes;
 * p99 by class: by `priority`, 0 is served first;
-* busbw of collectives: bytes that a rank sends, over the time in which messages of the kind are under way. For a ring,
-  and any other algorithm that sends no byte twice, that is the bus bandwidth of nccl-tests, `algbw * 2 (n - 1) / n` for
-  an all-reduce and `algbw * (n - 1) / n` for its halves: those factors are the bytes sent by a rank over the size;
+* busbw of collectives: bytes that a rank sends, by all its cards and its scale-up port, on average over the ranks that
+  send or receive, over the time in which messages of the kind are under way. For a ring, and any other algorithm that
+  sends no byte twice, that is the bus bandwidth of nccl-tests, `algbw * 2 (n - 1) / n` for an all-reduce and `algbw *
+  (n - 1) / n` for its halves: those factors are the bytes sent by a rank over the size;
 * useful share of the busiest upstream link: see `gradwire.analysis.links`.
 
 Times cover delivered messages of the steady state, as in `gradwire.analysis.measurement_window`; counts cover all
@@ -17,6 +18,7 @@ messages. Flows count if they begin in the measured window.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,9 +36,14 @@ from gradwire.scenarios.arrays import AnyArray, Ints
 from gradwire.scenarios.json_data import Json
 from gradwire.scenarios.readable import count_text, share_text, three_digits
 
+PORT = re.compile(r"\.(nic\d+|up)$")
+"""End of the name of a network card or a scale-up port, after that of its host or accelerator."""
 TAIL_SHARE = 0.01
 """Share of the messages that forms the tail."""
-COLLECTIVES = ("reduce_scatter", "all_gather", "tensor_parallel", "expert_parallel", "data_parallel", "collective")
+COLLECTIVES = (
+    "reduce_scatter", "all_gather", "tensor_parallel", "context_parallel", "expert_parallel", "data_parallel",
+    "collective",
+)  # fmt: skip
 """Kinds of messages that have a bus bandwidth."""
 
 
@@ -117,15 +124,16 @@ def detailed_metrics(result: Result, job: str) -> DetailedMetrics:
 
 def _bus_bandwidth(columns: Json) -> float:
     """Return the bytes that a rank sends per second in which any of these messages is under way."""
+    ranks = len(np.union1d(columns["src"], columns["dst"]))
     order = np.argsort(columns["start_ps"], kind="stable")
     start, end = columns["start_ps"][order], np.maximum.accumulate(columns["end_ps"][order])
     before = np.concatenate((start[:1], end[:-1]))
     active = int((end - np.maximum(start, before)).clip(0).sum())
-    return float(columns["bytes"].sum()) / len(np.unique(columns["src"])) * 1e12 / max(active, 1)
+    return float(columns["bytes"].sum()) / ranks * 1e12 / max(active, 1)
 
 
 def _messages_of(result: Result, job: str) -> Json:
-    """Return the columns of a job's messages; kinds as indices into `KINDS`."""
+    """Return the columns of a job's messages; kinds as indices into `KINDS`, senders and receivers as ranks."""
     plain = (
         "iteration",
         "bytes",
@@ -137,17 +145,17 @@ def _messages_of(result: Result, job: str) -> Json:
         "retransmitted",
         "timeouts",
     )
-    blocks: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", "src", *plain)}
+    blocks: dict[str, list[AnyArray]] = {name: [np.zeros(0, dtype=np.int64)] for name in ("kind", "src", "dst", *plain)}
     ranks: dict[str, int] = {}
     window = measured_flows(result)
-    for part in result.parts("messages", "job", "kind", "src", *plain):
+    for part in result.parts("messages", "job", "kind", "src", "dst", *plain):
         (jobs, names), (kind, kinds) = dictionary_encoded(part["job"]), dictionary_encoded(part["kind"])
         rows = (jobs == (names.index(job) if job in names else -1)) & in_window(part, window)
         blocks["kind"].append(np.array([KINDS.index(kind_name) for kind_name in kinds], dtype=np.int8)[kind[rows]])
-        source, sources = dictionary_encoded(part["src"])
-        blocks["src"].append(
-            np.array([ranks.setdefault(name, len(ranks)) for name in sources], dtype=np.int64)[source[rows]]
-        )
+        for end in ("src", "dst"):
+            node, nodes = dictionary_encoded(part[end])
+            numbers = [ranks.setdefault(PORT.sub("", name), len(ranks)) for name in nodes]
+            blocks[end].append(np.array(numbers, dtype=np.int64)[node[rows]])
         for name in plain:
             blocks[name].append(to_numpy(part[name])[rows])
     return {name: np.concatenate(columns[min(1, len(columns) - 1) :]) for name, columns in blocks.items()}

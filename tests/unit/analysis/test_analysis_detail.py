@@ -114,3 +114,22 @@ def test_bus_bandwidth_of_a_ring_is_that_of_nccl_tests():
     seconds = (max(row["end_ps"] for row in rows) - min(row["start_ps"] for row in rows)) / 1e12
     busbw = detailed_metrics(result, "job0").busbw["reduce_scatter"]
     assert busbw == pytest.approx(4 * elements / seconds * (ranks - 1) / ranks) and busbw < 1.25e9
+
+
+def test_bus_bandwidth_is_that_of_a_rank_not_of_its_ports_or_of_senders_only():
+    """Of a rank with two ports, both count as one; a rank that receives counts as well: 6,000 bytes, three ranks."""
+    rows = messages(kind=["context_parallel"] * 5, src=["h0.gpu0.nic0", "h0.gpu0.up", "h1.nic0", "h1.nic1", "h1.nic1"],
+                    dst=["h1.nic0", "h0.gpu1.up", "h0.gpu0.nic0", "h0.gpu0.nic0", "h0.gpu1.nic0"],
+                    bytes=[1000, 2000, 1000, 1500, 500], start_ps=[0] * 5, end_ps=[40] * 5)  # fmt: skip
+    assert detailed_metrics(small_result(rows), "j").busbw == {"context_parallel": pytest.approx(6000 / 3 / 40e-12)}
+
+
+@pytest.mark.parametrize("cards", [1, 2])
+def test_bus_bandwidth_grows_with_the_cards_of_a_rank(cards: int):
+    """Two hosts on rails: S / t * (n - 1) / n from the first start to the last end, for any number of cards."""
+    topology = {"kind": "rail", "hosts": 2, "cards": cards, "hosts_per_group": 2, "spines": 1}
+    result = simulate(scenario(ring_job(2), topology=topology, link={"rate": "10Gbps"}), trace=make_trace([[200_000]]))
+    rows = [row for row in result.messages.to_pylist() if row["kind"] == "all_gather"]
+    seconds = (max(row["end_ps"] for row in rows) - min(row["start_ps"] for row in rows)) / 1e12
+    busbw = detailed_metrics(result, "job0").busbw["all_gather"]
+    assert busbw == pytest.approx(4 * 200_000 / seconds / 2) and 0.9 < busbw / (1.25e9 * cards) < 1
