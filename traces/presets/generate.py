@@ -137,6 +137,7 @@ def _rows(spec: ModelSpec, block: Block, gpu: Gpu, layout: Layout, exchanged: bo
     """Yield the row of a block: compute in nanoseconds, collective and bytes of the three passes, then its update.
 
     Before attention, context ranks gather keys and values of the whole sample, as Llama 3 does (2024, section 3.3.2).
+    After divided experts, tensor ranks sum what they return, as after any divided block.
     """
     if layout.context > 1 and block.attention_flops:
         gathered = int(VALUE_BYTES * spec.keys_values * layout.micro_batch * layout.length / layout.tensor)
@@ -153,6 +154,9 @@ def _rows(spec: ModelSpec, block: Block, gpu: Gpu, layout: Layout, exchanged: bo
         suffix = "_DP_EP" if block.expert and layout.expert > 1 else ""
         gradient, update = f"ALLREDUCE{suffix} {VALUE_BYTES * int(held)}", round(update_time(held, gpu) * NS)
     yield f"{block.name} -1 {forward} {call} {backward - half} {call} {half} {gradient} {update}"
+    if block.expert and layout.tensor > 1:
+        total = f"ALLREDUCE {int(VALUE_BYTES * spec.hidden * units)}"
+        yield f"{block.name}_sums -1 1 {total} 1 {total} 0 NONE 0 0"
 
 
 def _shared(block: Block, stages: int) -> Block:

@@ -57,9 +57,8 @@ def estimate_step(
     calls = 3 if layout.recompute else 2
     tensor = context = 0.0
     for block in blocks:
-        kind, size = block.collective
-        if kind == "tensor":
-            tensor += calls * _ring(2 * size * units, layout.tensor, gpu) / stages
+        if block.expert or block.collective[0] == "tensor":
+            tensor += calls * _ring(2 * VALUE_BYTES * spec.hidden * units, layout.tensor, gpu) / stages
         if block.attention_flops:
             gathered = VALUE_BYTES * spec.keys_values * units * (layout.context - 1)
             context += calls * gathered / layout.tensor / network_rate / stages

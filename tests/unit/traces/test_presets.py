@@ -111,6 +111,15 @@ def test_experts_are_divided_and_tokens_exchanged() -> None:
     }
 
 
+@pytest.mark.parametrize("expert", [1, 4])
+def test_tensor_ranks_sum_what_divided_experts_return(expert: int) -> None:
+    """As after any divided block: two all-reduces of each layer and pass, of the values of all tokens."""
+    spec = transformer("moe", "moe", 2, 512, 8, 1408, 1000, 256, experts=4, active=2)
+    trace = model_trace(spec, layout=layout_of(spec, tensor=2, expert=expert))
+    sums = Counter((call.turn, call.bytes) for call in trace.communications if call.group == "tensor")
+    assert sums == {("forward", 2 * 512 * 256): 2 * 2, ("backward", 2 * 512 * 256): 2 * 2}
+
+
 def test_context_ranks_gather_keys_and_values_before_each_attention() -> None:
     """Their tokens, and so computing and the buffers of tensor ranks, are half; the gathered buffer is the whole."""
     one, two = (model_trace(TINY, layout=layout_of(TINY, tensor=2, context=size)) for size in (1, 2))
