@@ -1,9 +1,10 @@
 """`ModelUsage` scales a run of a part of a model back to the whole, and computes MFU and throughput.
 
-Traces of `gradwire trace model` hold operations and units of an iteration, and sums of the whole model. Computing grows
-in proportion. Waiting has a part that every layer repeats and a part that an iteration has once, such as the first
-gather. So the waiting of the whole model is between that of the part and the same times the ratio of the layers. The
-estimate is the middle, and the stated error reaches to both ends.
+Traces of `gradwire trace model` hold operations and units of an iteration, and sums of the whole model. Computing
+grows in proportion: the passes, and apart from them the update, which FSDP divides by the ranks. Waiting has a part
+that every layer repeats and a part that an iteration has once, such as the first gather. So the waiting of the whole
+model is between that of the part and the same times the ratio of the layers. The estimate is the middle, and the
+stated error reaches to both ends.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from gradwire.scenarios.readable import count_text, share_text, three_digits, ti
 
 @dataclass(frozen=True)
 class ModelUsage:
-    """A job's model. `entry` : the manifest's entry. `micro_batches` : passes of an iteration, beside those in it."""
+    """A job's model.
+
+    entry : the manifest's entry. micro_batches : passes of an iteration, beside those in it. scale : the job's
+    `compute_scale`.
+    """
 
     entry: dict[str, Any]
     micro_batches: int
+    scale: float = 1.0
 
     @property
     def is_part(self) -> bool:
@@ -30,8 +36,10 @@ class ModelUsage:
 
     def whole_ps(self, iteration_ps: float, waiting_ps: float) -> tuple[float, float]:
         """Return the least and the largest iteration time of the whole model."""
-        layers = self.entry["layers"]
-        computing = (iteration_ps - waiting_ps) * self.entry["whole"]["computing"]
+        layers, whole = self.entry["layers"], self.entry["whole"]
+        computing = iteration_ps - waiting_ps
+        passes = min(1e12 * self.entry["seconds"]["passes"] * self.micro_batches * self.scale, computing)
+        computing = passes * whole["passes"] + (computing - passes) * whole["update"]
         ratio = layers["of"] / layers["kept"] if self.is_part else 1.0
         return computing + waiting_ps, computing + waiting_ps * ratio
 
@@ -76,6 +84,6 @@ def usages_of(context: ResultContext) -> dict[str, ModelUsage]:
     """Return the models of a run's jobs, by name; jobs whose trace has none are left out."""
     usages = {}
     for job, trace in zip(context.jobs, context.traces, strict=True):
-        if isinstance(entry := trace.manifest.get("preset"), dict) and "peak_flops" in entry:
-            usages[job.table.name] = ModelUsage(entry, job.table.accumulate)
+        if isinstance(entry := trace.manifest.get("preset"), dict) and "seconds" in entry:
+            usages[job.table.name] = ModelUsage(entry, job.table.accumulate, job.table.compute_scale)
     return usages

@@ -104,6 +104,7 @@ def describe(spec: ModelSpec, gpu: Gpu, layout: Layout) -> Json:
         "units": samples * layout.length,
         "flops": samples * spec.flops(layout.length, layout.layers),
         "layers": {"kept": layout.layers, "of": spec.repeats},
+        "seconds": {"passes": kept["passes"] * micros / layout.pipeline, "update": kept["update"] / layout.pipeline},
         "whole": {key: whole[key] / kept[key] for key in kept},
         "layout": {key: value for key, value in vars(layout).items() if key != "layers"},
     }
@@ -121,13 +122,13 @@ def job_keys(trace: Trace, fsdp: bool) -> list[str]:
 
 
 def _sums(spec: ModelSpec, gpu: Gpu, layout: Layout) -> dict[str, float]:
-    """Return sums over the blocks: seconds of computing, exchanged bytes, and operations."""
+    """Return sums over the blocks: seconds of a micro-batch's passes and of the update, exchanged bytes, operations."""
     blocks = list(spec.blocks(layout.layers))
-    seconds = sum(sum(block_times(block, gpu, layout)) for block in blocks)
     parameters = [rank_parameters(block, layout) for block in blocks]
     exchanged = [size for block, size in zip(blocks, parameters, strict=True) if not block.local]
     return {
-        "computing": seconds + update_time(sum(parameters), gpu) / max(1, layout.micro_batches),
+        "passes": sum(sum(block_times(block, gpu, layout)) for block in blocks),
+        "update": update_time(sum(parameters), gpu),
         "bytes": VALUE_BYTES * sum(exchanged),
         "flops": spec.flops(layout.length, layout.layers),
     }

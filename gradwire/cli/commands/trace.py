@@ -73,18 +73,22 @@ def cmd_model(
         refuse_unwritable(place)
         trace = model_trace(model, gpu, layout_of(spec, layers, **sizes))
         trace.save(place)
-    entry, iteration = trace.manifest["preset"], trace.iterations[0]
+    entry = trace.manifest["preset"]
     if as_json:
         typer.echo(json.dumps({"trace": str(place), **entry}))
         return
     kept = f"{entry['layers']['kept']} of {entry['layers']['of']} layers" if spec.repeats else "all layers"
-    seconds = iteration.end_ps / 1e12
     typer.echo(
         f"{spec.title}: {spec.parameters / 1e9:.2f} G parameters; {kept}, {trace.total_bytes / 1e6:,.0f} MB of "
         f"gradients on a GPU, {len(trace.communications)} collectives inside of passes"
     )
-    mfu = entry["flops"] / seconds / entry["peak_flops"]
-    typer.echo(f"computing on a GPU ({gpu}, roofline): {1e3 * seconds:.1f} ms, at most an MFU of {100 * mfu:.1f} %")
+    passes, update = (entry["seconds"][key] for key in ("passes", "update"))
+    micros = micro_batches if pipeline == 1 else 1
+    mfu = micros * entry["flops"] / (micros * passes + (0 if fsdp else update)) / entry["peak_flops"]
+    typer.echo(
+        f"computing on a GPU ({gpu}, roofline): passes {1e3 * passes:.1f} ms, update {1e3 * update:.1f} ms"
+        f"{' divided by the ranks' if fsdp else ''}; at most an MFU of {100 * mfu:.1f} %"
+    )
     typer.echo(f"trace written to {place}")
     for key in job_keys(trace, fsdp):
         typer.echo(f"job: {key}")

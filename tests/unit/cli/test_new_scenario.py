@@ -139,12 +139,24 @@ def test_names_that_are_nearly_right_are_suggested(own_directory: Path, command:
     assert done.returncode == 2 and said in done.stderr
 
 
+def mfu_bound(*options: str) -> float:
+    """Return the MFU in percent that `trace model` prints as the highest possible."""
+    done = run("trace", "model", "llama-7b", *options)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.partition("at most an MFU of ")[2].partition(" %")[0])
+
+
 def test_trace_model_writes_a_trace_and_names_the_keys_of_its_job(own_directory: Path) -> None:
     done = run("trace", "model", "llama-7b", "--gpu", "h100", "--tp", "8", "--fsdp", "--layers", "1")
     assert done.returncode == 0, done.stderr
     assert "Llama 2 7B: 6.74 G parameters; 1 of 32 layers" in done.stdout
     assert 'job: exchange = { kind = "sharded" }' in done.stdout and "job: parallel = {}" in done.stdout
     assert run("trace", "info", "llama-7b-h100").returncode == 0
+    alone, sharded = (
+        mfu_bound("--layers", "1", "--out", name, *more) for name, more in (("a", ()), ("b", ("--fsdp",)))
+    )
+    several = mfu_bound("--layers", "1", "--out", "c", "--micro-batches", "1000")
+    assert alone < several == pytest.approx(sharded, rel=0.002)
     again = run("trace", "model", "llama-7b", "--layers", "1")
     assert again.returncode == 2 and "exists already" in again.stderr
 
