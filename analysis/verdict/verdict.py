@@ -32,8 +32,8 @@ class JudgedRun:
 
     @property
     def quoted_name(self) -> str:
-        """The name, in quotation marks if it has a comma, which would end it in a sentence."""
-        return f'"{self.name}"' if "," in self.name else self.name
+        """The name, in quotation marks if it has a comma or "and", which would end it in a list."""
+        return f'"{self.name}"' if "," in self.name or " and " in self.name else self.name
 
     @property
     def mean_ps(self) -> float:

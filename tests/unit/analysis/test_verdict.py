@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from gradwire import cli
 from gradwire.analysis.comparison.compare import Comparison, compare
-from gradwire.analysis.verdict.bottleneck import kind_of
+from gradwire.analysis.verdict.bottleneck import Bottleneck, kind_of
 from gradwire.analysis.verdict.difference import Samples, difference_of
-from gradwire.analysis.verdict.verdict import Verdict
+from gradwire.analysis.verdict.verdict import JudgedRun, Verdict
 from gradwire.result_store.result import Result
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.simulate import simulate
@@ -228,3 +228,11 @@ def test_seeds_of_the_command_line_reach_the_verdict(tmp_path: Path) -> None:
     (verdict,) = json.loads(done.stdout)["verdicts"]
     assert verdict["confidence"] == "high" and verdict["runs"][0]["seeds"] == [1, 2, 3]
     assert len(list((tmp_path / "out" / "results").iterdir())) == 3
+
+
+def test_names_that_would_run_into_a_list_are_quoted() -> None:
+    """Two runs, "P3" and "P3 and DLCP", read as three without quotation marks."""
+    bottleneck = Bottleneck("compute-bound", 2.0, 0.0, {})
+    runs = [JudgedRun(name, Samples({(1, 1): 2.0}), bottleneck) for name in ("P3", "P3 and DLCP", "TicTac, slow")]
+    text = Verdict("job", runs).text
+    assert text.startswith('No difference between P3, "P3 and DLCP" and "TicTac, slow": ')
