@@ -40,10 +40,8 @@ PORT = re.compile(r"\.(nic\d+|up)$")
 """End of the name of a network card or a scale-up port, after that of its host or accelerator."""
 TAIL_SHARE = 0.01
 """Share of the messages that forms the tail."""
-COLLECTIVES = (
-    "reduce_scatter", "all_gather", "tensor_parallel", "context_parallel", "expert_parallel", "data_parallel",
-    "collective",
-)  # fmt: skip
+PARALLEL = tuple(kind for kind in KINDS if kind.endswith("_parallel"))
+COLLECTIVES = ("reduce_scatter", "all_gather", *PARALLEL, "collective")
 """Kinds of messages that have a bus bandwidth."""
 
 
