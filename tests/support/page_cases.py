@@ -67,7 +67,7 @@ def trainings(folder: Path) -> Path:
         steps = [
             {"step": n, "loss": 2.0 / (n + 1) + lost, "rate": 0.1, "sent_bytes": 1000, "lost": lost, "time_ps": 10**9,
              "clock_ps": (n + 1) * 10**9, "apart_max": 0.0, "apart_rms": 0.0, "lost_back": 0.0, "encode_ps": 0, "decode_ps": 0,
-             "pulled_bytes": 0} for n in range(6)
+             "pulled_bytes": 0, "retransmitted": 0} for n in range(6)
         ]  # fmt: skip
         scores = [
             {"step": n, "loss": 1.0, "accuracy": 0.1 * n - lost / 10, "clock_ps": n * 10**9, "sent_bytes": 1000 * n, "pulled_bytes": 0}
