@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import shlex
+import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gradwire.result_store.folders.output_folder import write_error
+from gradwire.result_store.folders.output_folder import new_file
+from gradwire.result_store.folders.replacement import replaced_file
 from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import ScenarioError
-from gradwire.scenarios.loading.load import load_scenario
+from gradwire.scenarios.loading.load import build_scenario, parse_toml
+from gradwire.scenarios.loading.toml import inline_toml
+from gradwire.scenarios.terminal_text import printable
 from gradwire.sim.preparation import check_variants
 from gradwire.studies.fabrics import FABRICS, FabricPreset
 from gradwire.traces.presets.generate import layout_of, model_trace
 from gradwire.traces.presets.layout import Layout
 from gradwire.traces.presets.model_specs import MODEL_SPECS, find_model
 from gradwire.traces.presets.roofline import VALUE_BYTES, rank_parameters
-from gradwire.traces.trace import Trace, load_trace
+from gradwire.traces.storage.writer import replaceable
+from gradwire.traces.trace import Trace, bundled_traces, load_trace
 
 LAYERS = 2
 """Repeated layers of a stage that a trace keeps by default: a run takes a minute or two (our choice)."""
@@ -58,8 +64,8 @@ class NewScenario(NamedTuple):
 def write_scenario(request: ScenarioRequest, file: str | Path, force: bool = False) -> NewScenario:
     """Write the scenario to `file`, and the trace of a preset beside it, with the ending .trace.
 
-    Raises ScenarioError or TraceError if an answer is invalid, the files exist (without `force`) or cannot be written.
-    Nothing is written then.
+    Raises GradwireError if an answer is invalid, or the files cannot be written; nothing is written then. They must
+    not exist, unless `force` replaces earlier ones, which begin alike.
     """
     path = Path(file)
     if path.suffix != ".toml":
@@ -67,33 +73,42 @@ def write_scenario(request: ScenarioRequest, file: str | Path, force: bool = Fal
     if request.fabric not in FABRICS:
         known = ", ".join(FABRICS) + nearest(request.fabric, FABRICS)
         raise ScenarioError("unknown fabric", repr(request.fabric), f"one of {known}")
+    if request.fsdp and request.layout.pipeline > 1:
+        raise ScenarioError("has no effect with --pp", "--fsdp", "one of the two")
     folder = path.with_suffix(".trace")
     targets = [path] if request.trace else [path, folder]
     taken = [str(target) for target in targets if os.path.lexists(target)]
-    if taken and not force:
-        raise ScenarioError("exists already", ", ".join(taken), "another name, or --force to replace it")
-    if folder.exists() and not request.trace and not (folder / "manifest.json").is_file():
-        raise ScenarioError("cannot be replaced (--force)", str(folder), "a trace of gradwire")
+    if taken and (path.is_dir() or not force):
+        raise ScenarioError("exists already", ", ".join(taken), "another name, or --force to replace an earlier output")
     trace = load_trace(request.trace) if request.trace else _preset_trace(request)
-    draft = path.with_name(f".{path.name}.new")
-    draft_trace = draft.with_suffix(".trace")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    text = _text(request, trace, path, _location(request.trace, path) if request.trace else f"./{folder.name}")
+    _check(text, path, None if request.trace else trace)
+    heads = [f"# {spec.title} on ".encode() for spec in MODEL_SPECS.values()]
+    with (
+        nullcontext() if request.trace else replaceable(folder, force),
+        replaced_file(path, force, *heads, b"# the trace "),
+        new_file(path) as partial,
+    ):
+        partial.write_text(text, encoding="utf-8")
         if not request.trace:
-            trace.save(draft_trace)
-        draft.write_text(_text(request, trace, path, request.trace or f"./{draft_trace.name}"), encoding="utf-8")
-        check_variants(load_scenario(draft).variants())
-        draft.write_text(_text(request, trace, path, request.trace or f"./{folder.name}"), encoding="utf-8")
-        if not request.trace:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.rename(draft_trace, folder)
-        os.replace(draft, path)
-    except OSError as error:
-        raise write_error(error, path, ScenarioError) from None
-    finally:
-        draft.unlink(missing_ok=True)
-        shutil.rmtree(draft_trace, ignore_errors=True)
-    return NewScenario(path, None if request.trace else folder, f"gradwire compare {path}")
+            trace.save(folder)
+    return NewScenario(path, None if request.trace else folder, f"gradwire compare {shlex.quote(str(path))}")
+
+
+def _location(trace: str, path: Path) -> str:
+    """Return a trace as the scenario at `path` names it: relative to its folder, unless it is bundled or absolute."""
+    if trace in bundled_traces() or os.path.isabs(trace):
+        return trace
+    return f"./{os.path.relpath(trace, path.parent)}"
+
+
+def _check(text: str, path: Path, trace: Trace | None) -> None:
+    """Raise ScenarioError unless a scenario, with a trace that is not written yet, passes the checks of a run."""
+    tables = parse_toml(path, text)
+    with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
+        if trace is not None:
+            tables["job"][0]["trace"] = str(trace.save(Path(folder) / "trace"))
+        check_variants(build_scenario(tables, str(path)).at(path.parent).variants())
 
 
 def _preset_trace(request: ScenarioRequest) -> Trace:
@@ -111,23 +126,26 @@ def _text(request: ScenarioRequest, trace: Trace, path: Path, location: str) -> 
     """Return the TOML of the scenario."""
     fabric = FABRICS[request.fabric]
     name = re.sub(r"[^\w.+-]", "-", path.stem)
-    title = MODEL_SPECS[request.model].title if request.model else f"the trace {trace.name}"
+    title = (
+        MODEL_SPECS[request.model].title if request.model else printable(f"the trace {' '.join(trace.name.split())}")
+    )
     sharded = ", FSDP" if request.fsdp else ""
+    file = printable(shlex.quote(path.name)).replace("\n", " ")
     text = f"""\
 # {title} on {request.gpus} GPUs{sharded}: {fabric.title}.
 #
-#     gradwire check {path.name}  # errors, size and cost
-#     gradwire compare {path.name}  # is the network the bottleneck, and which policy helps?
+#     gradwire check {file}  # errors, size and cost
+#     gradwire compare {file}  # is the network the bottleneck, and which policy helps?
 #
 # docs/scenario.md explains every key.
 
 name = "{name}"
-description = "{title} on {request.gpus} GPUs{sharded}."
+description = {inline_toml(f"{title} on {request.gpus} GPUs{sharded}.")}
 seed = 1
 {fabric.tables(request.gpus)}
 [[job]]
 name = "{name}"
-trace = "{location}"
+trace = {inline_toml(location)}
 {_job(request, trace, fabric)}
 {fabric.policies}"""
     return _aligned(text)
@@ -141,7 +159,7 @@ def _job(request: ScenarioRequest, trace: Trace, fabric: FabricPreset) -> str:
         kept, of = model["layers"]["kept"], model["layers"]["of"]
         lines.insert(0, f"# {kept} of {of} layers; results are scaled up, and the verdict states the error")
     inside = fabric.has_accelerators and layout.tensor == layout.context == layout.expert == 1
-    if layout.pipeline > 1:
+    if trace.graphs is not None:
         lines.append('exchange = { kind = "graph" }  # the graphs of all ranks, stages included')
         return "\n".join(lines) + "\n"
     if layout.micro_batches > 1:

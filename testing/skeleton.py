@@ -44,7 +44,7 @@ def write_skeleton(kind: str, file: str | Path, force: bool = False) -> Skeleton
     Parameters
     ----------
     kind : a key of `CLASSES`.
-    force : replace files that exist.
+    force : replace earlier files, which have the same first line.
 
     Raises
     ------
@@ -57,8 +57,8 @@ def write_skeleton(kind: str, file: str | Path, force: bool = False) -> Skeleton
     try:
         _check_name(path)
         skeleton = Skeleton(path, path.with_name(f"test_{path.name}"), path.with_suffix(".toml"))
-        _check_places(skeleton, force)
         texts = _texts(kind, path.stem)
+        _check_places(skeleton, texts, force)
         # the files appear together, once all are written
         with defer_interrupt(), tempfile.TemporaryDirectory(prefix=".gradwire-", dir=path.parent) as folder:
             for target, text in zip(skeleton, texts, strict=True):
@@ -102,7 +102,7 @@ def _other_module(name: str, folder: Path) -> str:
     return "" if own else f"an installed module, {spec.origin}"
 
 
-def _check_places(skeleton: Skeleton, force: bool) -> None:
+def _check_places(skeleton: Skeleton, texts: list[str], force: bool) -> None:
     """Raise ScenarioError if the folder is missing or a file is in the way."""
     folder = skeleton.component.parent
     if not folder.is_dir():
@@ -115,6 +115,10 @@ def _check_places(skeleton: Skeleton, force: bool) -> None:
     if taken and not force:
         what = "exists already" if len(taken) == 1 else "exist already"
         raise ScenarioError(what, ", ".join(taken), "another name, or --force to replace the files")
+    for path, text in zip(skeleton, texts, strict=True):
+        first = text.splitlines(keepends=True)[0].encode()
+        if os.path.lexists(path) and (path.is_symlink() or not path.read_bytes().startswith(first)):
+            raise ScenarioError("cannot be replaced (--force)", str(path), "an earlier output of the same kind")
 
 
 def _texts(kind: str, name: str) -> list[str]:

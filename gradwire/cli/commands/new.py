@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from gradwire.cli.options import Force, Json, complete_from, complete_words, trace_names
 from gradwire.cli.terminal import for_people
 
+GPU, FABRIC = "h100", "rail-400g"
 KINDS = ("scenario", "transport", "load_balancer", "queue_policy")
 model_names = complete_from("gradwire.traces.presets.model_specs", "MODEL_SPECS")
 gpu_names = complete_from("gradwire.traces.presets.gpus", "GPUS")
@@ -51,7 +53,7 @@ def cmd_new(
         typer.Option("--trace", help="A trace instead of a model: a directory or bundled.", autocompletion=trace_names),
     ] = "",
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, help="All GPUs of the job.")] = None,
-    gpu: Gpu = "h100",
+    gpu: Gpu = GPU,
     tensor: Tensor = 1,
     pipeline: Pipeline = 1,
     context: Context = 1,
@@ -64,7 +66,7 @@ def cmd_new(
     recompute: Recompute = False,
     fabric: Annotated[
         str, typer.Option("--fabric", help="A network: gradwire list fabrics.", autocompletion=fabric_names)
-    ] = "rail-400g",
+    ] = FABRIC,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +74,12 @@ def cmd_new(
 
     A skeleton has a test and a scenario beside it (docs/extending.md). On a terminal, missing answers are asked for.
     """
+    of_model: dict[str, object] = {"--gpu": gpu != GPU, "--tp": tensor > 1, "--pp": pipeline > 1, "--cp": context > 1}
+    of_model |= {"--ep": expert > 1, "--micro-batch": micro_batch, "--length": length, "--layers": layers}
+    of_model["--recompute"] = recompute
     if kind != "scenario":
+        others = {"--model": model, "--trace": trace, "--gpus": gpus, "--fsdp": fsdp, "--fabric": fabric != FABRIC}
+        _refuse(others | of_model | {"--micro-batches": micro_batches > 1}, f"on a {kind}", "gradwire new scenario")
         _write_component(kind, file, force, as_json)
         return
     from gradwire.scenarios.errors import ScenarioError
@@ -83,6 +90,8 @@ def cmd_new(
         model = _ask("Which model", "llama-7b", "--model", f"one of {', '.join(MODEL_SPECS)}, or --trace TRACE", str)
     if model and trace:
         raise ScenarioError("are both given", "--model and --trace", "one of them")
+    if trace:
+        _refuse(of_model, "with --trace", "--model")
     if gpus is None:
         gpus = _ask("How many GPUs", "64", "--gpus", "the number of GPUs", int)
     from gradwire.traces.presets.layout import Layout
@@ -108,7 +117,15 @@ def cmd_new(
     typer.echo(f"scenario: {written.scenario}")
     if written.trace is not None:
         typer.echo(f"trace: {written.trace}")
-    typer.echo(f"next:\n    gradwire check {written.scenario}\n    {written.command}")
+    typer.echo(f"next:\n    gradwire check {shlex.quote(str(written.scenario))}\n    {written.command}")
+
+
+def _refuse(answers: dict[str, object], where: str, expected: str) -> None:
+    """Raise ScenarioError if options are given that have no effect."""
+    from gradwire.scenarios.errors import ScenarioError
+
+    if given := [option for option, answer in answers.items() if answer]:
+        raise ScenarioError(f"has no effect {where}", ", ".join(given), f"{expected}, or to leave it out")
 
 
 def _ask(question: str, default: str, option: str, expected: str, kind: Callable[[str], Any]) -> Any:

@@ -61,11 +61,14 @@ def cmd_model(
 ) -> None:
     """Compute the trace of a well-known model on a GPU: gradients, roofline times, and what passes wait for."""
     from gradwire.result_store.folders.output_folder import refuse_unwritable
+    from gradwire.scenarios.errors import TraceError
     from gradwire.traces.presets.generate import job_keys, layout_of, model_trace
     from gradwire.traces.presets.model_specs import find_model
     from gradwire.traces.storage.writer import replaceable
 
     spec = find_model(model)
+    if fsdp and pipeline > 1:
+        raise TraceError("has no effect with --pp", "--fsdp", "one of the two")
     place = out or Path(f"{model}-{gpu}")
     sizes = {"gpus": gpus, "tensor": tensor, "pipeline": pipeline, "context": context, "expert": expert}
     sizes |= {"micro_batch": micro_batch, "micro_batches": micro_batches, "length": length, "recompute": recompute}

@@ -22,6 +22,7 @@ CASES = {
     "report": ("report", "one", "--out", "{}.html", "--no-perfetto", "--no-timelines"),
     "tune": ("tune", "schedulers", "--policy", "bytescheduler", "--trials", "1", "--set", "job.iterations=1", "--out", "{}.toml"),
     "new scenario": ("new", "scenario", "{}.toml", "--model", "resnet-50", "--gpus", "16"),
+    "new transport": ("new", "transport", "{}.py"),
     "trace model": ("trace", "model", "resnet-50", "--out", "{}"),
     "trace csv": ("trace", "export", "resnet20", "--format", "csv", "--out", "{}.csv"),
     "trace chakra": ("trace", "export", "resnet20", "--format", "chakra", "--ranks", "2", "--out", "{}"),
@@ -56,7 +57,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_only_an_earlier_output_is_replaced(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without --force nothing is replaced; with it the output is, but neither a file of the user nor a folder with one."""
     monkeypatch.chdir(folder)
-    words, name = CASES[case], case.replace(" ", "-")
+    words, name = CASES[case], case.replace(" ", "_")
     before = set(folder.iterdir())
     assert ended(words, name)[0] == 0
     written = sorted(set(folder.iterdir()) - before)
@@ -70,8 +71,6 @@ def test_only_an_earlier_output_is_replaced(case: str, folder: Path, monkeypatch
     for path in written:
         mine = path / "mine.txt" if path.is_dir() else path
         mine.write_text("mine\n")
-    if case.startswith("new"):  # a scenario is a text that people edit
-        return
     stored = contents(folder)
     code, message = ended(words, name, "--force")
     assert code == 2 and "cannot be replaced (--force)" in message

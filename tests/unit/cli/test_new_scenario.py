@@ -69,6 +69,9 @@ def test_new_scenario_takes_a_trace_instead_of_a_model(own_directory: Path) -> N
     (("--model", "llama-7b", "--gpus", "16", "--fabric", "rail-400"), "did you mean 'rail-400g'"),
     (("--model", "llama-7b", "--trace", "resnet20", "--gpus", "8"), "are both given"),
     (("--model", "resnet-50", "--gpus", "16", "--tp", "2"), "cannot be divided"),
+    (("--model", "llama-7b", "--gpus", "16", "--pp", "2", "--fsdp"), "--fsdp: has no effect with --pp"),
+    (("--trace", "resnet20", "--gpus", "16", "--gpu", "a100", "--length", "7"), "--gpu, --length: has no effect"),
+    (("--model", "vit-l", "--gpus", "16", "--micro-batches", "99999"), "job.toml: invalid scenario"),
 ])  # fmt: skip
 def test_wrong_answers_are_refused_and_nothing_is_written(
     own_directory: Path, command: tuple[str, ...], said: str
@@ -80,16 +83,39 @@ def test_wrong_answers_are_refused_and_nothing_is_written(
 
 def test_existing_scenarios_are_replaced_only_with_force(own_directory: Path) -> None:
     assert run("new", "scenario", "job.toml", *SMALL).returncode == 0
-    Path("job.toml").write_text("mine")
+    Path("job.toml").write_text(Path("job.toml").read_text() + "# mine")  # a scenario is a text that people edit
     assert "exists already" in run("new", "scenario", "job.toml", *SMALL).stderr
-    assert Path("job.toml").read_text() == "mine"
+    assert Path("job.toml").read_text().endswith("# mine")
     assert run("new", "scenario", "job.toml", *SMALL, "--force").returncode == 0
-    assert load_scenario("job.toml").name == "job"
+    assert load_scenario("job.toml").name == "job" and "# mine" not in Path("job.toml").read_text()
     Path("other.trace").mkdir()
     Path("other.trace/mine").touch()
     done = run("new", "scenario", "other.toml", *SMALL, "--force")
     assert done.returncode == 2 and "cannot be replaced" in done.stderr and Path("other.trace/mine").exists()
     assert "a folder that exists" not in done.stderr and not Path("other.toml").exists()
+
+
+@pytest.mark.parametrize("foreign", ["folder", "link", "file in the trace"])
+def test_force_leaves_files_that_are_no_earlier_output(own_directory: Path, foreign: str) -> None:
+    assert run("new", "scenario", "first.toml", *SMALL).returncode == 0
+    if foreign == "folder":
+        Path("job.toml").mkdir()
+    elif foreign == "link":
+        Path("job.toml").symlink_to("first.toml")
+    else:
+        Path("first.trace").rename("job.trace")
+        Path("job.trace/mine.txt").touch()
+    before = sorted(own_directory.rglob("*"))
+    done = run("new", "scenario", "job.toml", *SMALL, "--force")
+    assert done.returncode == 2 and ("cannot be replaced" in done.stderr or "exists already" in done.stderr)
+    assert sorted(own_directory.rglob("*")) == before
+
+
+def test_scenario_in_another_folder_finds_its_trace(own_directory: Path) -> None:
+    assert run("trace", "model", "resnet-50", "--out", 'my "trace"').returncode == 0
+    done = run("new", "scenario", "sub/my job.toml", "--trace", './my "trace"', "--gpus", "16")
+    assert done.returncode == 0 and "gradwire check 'sub/my job.toml'" in done.stdout, done.stderr
+    assert run("check", "sub/my job.toml").returncode == 0
 
 
 def test_missing_answers_are_asked_for_on_a_terminal(own_directory: Path) -> None:
