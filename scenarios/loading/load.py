@@ -138,7 +138,10 @@ def as_override_list(given: Any, where: str) -> list[str]:
     merged: {"job.workers": 8} and {"job": {"workers": 8}} become ["job.workers=8"]. A table with a `kind` stays whole,
     since another kind has other keys. Raises `ScenarioError`."""
     if isinstance(given, Mapping):
-        return [override for key, value in given.items() for override in _flat_overrides(key, value, where)]
+        try:
+            return [override for key, value in given.items() for override in _flat_overrides(key, value, where)]
+        except RecursionError:
+            raise ScenarioError("has too deeply nested tables", where, 'paths, such as "job.workers"') from None
     return require_strings(given, where, 'overrides, such as ["job.workers=8"]', ScenarioError)
 
 

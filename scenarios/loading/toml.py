@@ -8,6 +8,7 @@ default. `tomli_w` writes no single values; `inline_toml` does, for overrides.
 from __future__ import annotations
 
 import json
+import numbers
 import re
 import tomllib
 from collections.abc import Mapping
@@ -76,8 +77,10 @@ def inline_toml(value: Any) -> str:
     """Return a value on one line, tables in braces. TypeError for unsupported types."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
+    if isinstance(value, numbers.Integral):  # NumPy's as well
+        return repr(int(value))
+    if isinstance(value, numbers.Real):
+        return repr(float(value))
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, (list, tuple)):

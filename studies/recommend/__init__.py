@@ -2,6 +2,6 @@
 
     scenario, knobs -> search (settings, rungs) -> runs -> records -> Recommendation (verdict, ranking, worths, files)
 
-`knobs` names the settings and their values, `search` decides what to run, `space` makes scenarios of settings, `runner`
-runs them in the processes of sweeps, `judgement` ranks them, `outcome` presents and writes it.
+`knobs` names the settings and their values and makes scenarios of them, `search` decides what to run and ranks it,
+`runner` runs it in the processes of sweeps, `outcome` presents and writes it.
 """

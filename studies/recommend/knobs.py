@@ -274,10 +274,13 @@ def _check_key(key: str, scenario: Scenario) -> None:
     steps = path_steps(key)
     if not steps:
         raise ScenarioError("is not a key", f"knob {key}", "a dotted key, such as transport.kind")
-    if steps[0] in ("seed", "policy", "name", "output", "measure", "modules"):
+    if steps[0] in ("seed", "policy", "output", "measure", "modules") or steps[-1] in ("name", "description"):
         raise ScenarioError("cannot be a knob", f"knob {key}", "a setting of the network or of a job")
-    if steps[0] in ("job", "traffic") and not getattr(scenario, str(steps[0])):
-        raise ScenarioError(f"the scenario has no [[{steps[0]}]]", f"knob {key}", "a key of an existing table")
+    if steps[0] in ("job", "traffic"):
+        tables, index = getattr(scenario, str(steps[0])), steps[1] if len(steps) > 1 else 0
+        if isinstance(index, int) and index >= len(tables):
+            what = f"the scenario has {len(tables) or 'no'} [[{steps[0]}]]"
+            raise ScenarioError(what, f"knob {key}", "a key of an existing table")
 
 
 def _knob(scenario: Scenario, key: str, values: Sequence[Any]) -> Knob:
@@ -294,7 +297,7 @@ def _knob(scenario: Scenario, key: str, values: Sequence[Any]) -> Knob:
     for value in values:
         try:
             inline_toml(value)
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise ScenarioError(str(error), f"knob {key}", "texts, numbers, booleans, lists and tables") from None
     own = value_at(scenario, key)
     distinct: dict[str, Any] = {}

@@ -198,6 +198,8 @@ def _knob_values(knobs: Any) -> dict[str, Sequence[Any] | None] | None:
         return None
     if isinstance(knobs, Mapping):
         for key, values in knobs.items():
+            if not isinstance(key, str):
+                raise wrong_type_error(key, "recommend(knobs)", "keys such as transport.kind", ScenarioError)
             if values is not None and (isinstance(values, str) or not isinstance(values, Sequence)):
                 raise wrong_type_error(values, f"recommend(knobs[{key!r}])", "a list of values, or None", ScenarioError)
         return dict(knobs)

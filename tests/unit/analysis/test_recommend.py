@@ -299,9 +299,22 @@ def test_bad_input_is_refused_and_writes_nothing(small: Path, tmp_path: Path, mo
     assert not out.exists()
 
 
-@pytest.mark.parametrize("knobs", [{"switch.buffer": "1MiB"}, {"switch.buffer": [None]}, {"switch.buffer": []}, [3], 3])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"switch.buffer": "1MiB"},
+        {"switch.buffer": [None]},
+        {"switch.buffer": []},
+        [3],
+        3,
+        {5: [1]},
+        {"job.name": ["a"]},
+        {"job[5].exchange.kind": ["ring"]},
+        {"job.jitter": [[[]] * 2]},
+    ],
+)
 def test_bad_knobs_from_python_are_refused(knobs: Any, tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"knob"):
+    with pytest.raises(ScenarioError, match=r"^(knob|recommend\(knobs)"):
         recommend("ring", knobs=knobs, out=tmp_path / "out")
 
 

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from output_cases import SMALL, gradwire_command, run
 
@@ -190,7 +191,12 @@ def test_nested_tables_of_overrides_are_merged():
     star = {"topology": {"kind": "star", "hosts": 9}}
     assert as_override_list(star, "here") == ['topology={kind = "star", hosts = 9}']
     assert load_scenario("demo", set={"job": {}, "traffic": []}) is not None
+    numbers = {"job": {"workers": np.int64(4), "jitter": np.float32(0.5)}}
+    assert as_override_list(numbers, "here") == ["job.workers=4", "job.jitter=0.5"]
+    endless: dict[str, object] = {}
+    endless["job"] = endless
     for wrong, words in (
+        (endless, "too deeply nested"),
         ({"job": {3: 4}}, "has the key 3"),
         ({4: 1}, "has the key 4"),
         ({"job": {"workers": None}}, "job.workers: TOML has no NoneType"),
