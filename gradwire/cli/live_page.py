@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
 import threading
 import time
@@ -79,8 +80,16 @@ def _file(target: str, out: Path | None, is_resumable: bool) -> Path:
         path = Path(DEFAULT_FILE)
     else:  # a new folder is put in place when it is complete
         path = out / FILE_IN_FOLDER if is_resumable else out.with_name(f"{out.name}-{FILE_IN_FOLDER}")
-    if path.exists() and (not path.is_file() or MARK not in path.read_text(encoding="utf-8", errors="replace")):
-        raise GradwireError("exists and is no live page", f"--live {path}", "another file")
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+        if not is_file or MARK not in path.read_text(encoding="utf-8", errors="replace"):
+            raise GradwireError("exists and is no live page", f"--live {path}", "another file")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        from gradwire.result_store.folders.output_folder import write_error
+
+        raise write_error(error, f"--live {path}", GradwireError) from None
     if target and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise GradwireError("cannot be written", f"--live {path}", "a file in a folder that exists")
     return path

@@ -70,11 +70,15 @@ def test_a_new_folder_has_its_page_beside_it() -> None:
         ("mine.html", "exists and is no live page"),
         ("none/p.html", "in a folder that exists"),
         ("folder.html", "is no live page"),
+        ("link.html", "is no live page"),
+        ("mine.html/p.html", "parent that is not a folder"),
+        (f"{'a' * 300}.html", "the name is too long"),
     ],
 )
 def test_other_files_are_kept(place: str, words: str) -> None:
     Path("mine.html").write_text("mine")
     Path("folder.html").mkdir()
+    Path("link.html").symlink_to("nowhere.html")
     ended = CliRunner().invoke(app, ["sweep", "small.toml", "--out", "out", "--live", place])
     assert ended.exit_code == 2 and words in ended.stderr
     assert not Path("out").exists() and Path("mine.html").read_text() == "mine"
