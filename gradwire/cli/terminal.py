@@ -7,6 +7,7 @@ terminal and an occasional plain line elsewhere (a log file, CI).
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import json
@@ -64,6 +65,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         try:
             question = None if kwargs.get("as_json") else _question()
             with (
+                _long_names_refused(),
                 _answered_signals(),
                 watchdog(),
                 _notes(),
@@ -90,6 +92,17 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
         raise SystemExit(code)
 
     return guarded
+
+
+@contextmanager
+def _long_names_refused() -> Iterator[None]:
+    """Turn the file system's error at a name that is too long, which any look at a path may raise, into a message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise GradwireError("the name is too long", str(error.filename), "at most 255 bytes") from None
 
 
 def _question() -> Callable[[str], bool] | None:

@@ -110,8 +110,12 @@ def _target(text: Any, where: str) -> LogTarget:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import_extra(kind, "logging")
     if kind == "tensorboard" and place:
-        existing = next(path for path in (Path(place), *Path(place).absolute().parents) if path.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
+        try:
+            existing = next(path for path in (Path(place), *Path(place).absolute().parents) if path.exists())
+            is_writable = existing.is_dir() and os.access(existing, os.W_OK)
+        except OSError:  # the name is too long
+            is_writable = False
+        if not is_writable:
             raise ResultError("cannot be written", f"{where} {text}", "a folder that can be created or written")
     return LogTarget(kind, place)
 

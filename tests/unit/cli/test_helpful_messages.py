@@ -39,6 +39,12 @@ def test_error_messages_suggest_names_and_commands(own_directory, command, said)
     assert list(own_directory.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", ["recommend", "log --log tensorboard", "report", "timeline", "diagnose"])
+def test_names_that_are_too_long_are_refused(own_directory, words):
+    done = run(*words.split(), "a" * 300)
+    assert done.returncode == 2 and "the name is too long; expected at most 255 bytes" in done.stderr
+
+
 def test_run_of_a_sweep_file_suggests_the_sweep_command(own_directory):
     Path("mine.toml").write_text('name = "x"\nscenario = "demo"\nmeasures = ["flow_mean_ps"]\n')
     assert "is a sweep, not a scenario; expected gradwire sweep mine.toml" in run("run", "mine.toml").stderr

@@ -175,6 +175,7 @@ def test_points_of_a_sweep_are_runs(tmp_path: Path) -> None:
         (7, "a list"),
         ([7], "or a function"),
         ("tensorboard:file/below", "cannot be written"),
+        (f"tensorboard:{'a' * 300}", "cannot be written"),
     ],
 )
 def test_invalid_logs_are_refused_first(log: Any, words: str, tmp_path: Path) -> None:
