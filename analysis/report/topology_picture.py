@@ -29,10 +29,14 @@ MOST_DRAWN = 16
 """Hosts, or switches of a tier, that are drawn one by one (our choice)."""
 WIDTH, LEFT, RIGHT, LINE, TIER = 380, 132, 356, 15, 62
 """Pixels: of the picture, of the nodes' frame, between lines of text, and between tiers."""
+MOST_LETTERS = 22
+"""Letters of a line of text left of the nodes."""
 ARCS = 30
 """Pixels above a tier whose switches are joined to each other."""
-ROUNDING = 1.001
-"""Oversubscription that rounding a rate to whole bits per second causes."""
+ROUNDING = 1.005
+"""Oversubscription that rounding causes, of a rate to whole bits per second, or of the ratio's text."""
+MOST_TIERS = 8
+"""Tiers of switches; the last one holds all that are farther from the hosts as well (our choice)."""
 TIER_NAMES = {
     "leaf": ("leaf", "leaves"),
     "spine": ("spine", "spines"),
@@ -79,6 +83,8 @@ class Drawing:
             for near, far in ((one, other), (other, one)):
                 self.tier[far[(self.tier[near] == level) & (self.tier[far] < 0)]] = level + 1
             level += 1
+        level = min(level, MOST_TIERS)
+        self.tier = np.minimum(self.tier, MOST_TIERS)
         swap = self.tier[one] > self.tier[other]
         self.lower, self.upper = np.where(swap, other, one), np.where(swap, one, other)
         self.rate = network.link_rate[::2]
@@ -235,6 +241,7 @@ def _text(x: float, y: float, words: str, kind: str = "") -> str:
 
 
 def _rates(rates: dict[int, int]) -> str:
-    """Return numbers of cables and their rates."""
+    """Return numbers of cables and their rates: both of two if there is space, else the most frequent."""
     first, *more = [f"{count:,} × {rate_text(rate)}" for rate, count in rates.items()]
-    return f"{first}, ..." if len(more) > 1 else ", ".join([first, *more])
+    both = ", ".join([first, *more])
+    return both if len(more) < 2 and len(both) <= MOST_LETTERS else first + ", ..." * bool(more)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 import networkx
 import pytest
 from sim_cases import make_trace, ring_job, scenario
 
-from gradwire.analysis.report.topology_picture import BusiestLink, Drawing, busiest_link, topology_picture
+from gradwire.analysis.report.topology_picture import BusiestLink, Drawing, _svg, busiest_link, topology_picture
 from gradwire.sim.simulate import simulate
 from gradwire.topology import (
     Network,
@@ -70,6 +71,24 @@ def test_large_networks_are_drawn_in_part(network: Network) -> None:
     assert all(len(row) <= 16 for row in rows) and wanted[0] in rows[0] and wanted[1] in rows[1]
     edges = set(rows[1])
     assert all(edges & set(drawing.neighbours[host]) for host in rows[0])
+
+
+def test_lines_of_text_end_left_of_the_nodes() -> None:
+    network = leaf_spine(32, 16, 8, LINK)
+    network.link_rate[-2:] = 400 * GBPS  # one of the cables
+    texts = re.findall(r"<text[^>]*>([^<]*)<", "".join(_svg(Drawing(network), "", (), "")))
+    assert "255 × 100 Gbps, ..." in texts and max(map(len, texts)) <= 24
+
+
+def test_a_long_chain_of_switches_has_few_tiers() -> None:
+    """Switches at distance 8 and more share the last tier, so that the height of the picture is bounded."""
+    chain = networkx.path_graph(500)
+    chain.add_nodes_from(["a", "b"], kind="host")
+    chain.add_edges_from([("a", 0), ("b", 0)])
+    chain.add_nodes_from(range(500), kind="switch")
+    drawing = Drawing(from_networkx(chain, LINK))
+    assert [len(nodes) for nodes in drawing.tiers] == [2, *[1] * 7, 493]
+    assert drawing.rates(7, 8) == {100 * GBPS: 1} and drawing.rates(8, 8) == {100 * GBPS: 492}
 
 
 @pytest.mark.parametrize("several_gpus", [False, True])
