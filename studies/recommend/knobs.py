@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradwire.scenarios.advice import nearest
@@ -123,12 +123,15 @@ def value_at(scenario: Scenario, key: str) -> Any:
 class Settings:
     """The combinations of knobs of a scenario.
 
-    left_out : keys or values that are not searched, and why.
+    left_out : keys or values that are not searched, and why. _problems, _notes : those of settings so far; building a
+        scenario takes milliseconds.
     """
 
     scenario: Scenario
     knobs: tuple[Knob, ...]
     left_out: tuple[str, ...] = ()
+    _problems: dict[tuple[int, ...], Mistake | None] = field(default_factory=dict, compare=False, repr=False)
+    _notes: dict[tuple[tuple[int, ...], int], str] = field(default_factory=dict, compare=False, repr=False)
 
     def tables(self, setting: Sequence[int]) -> Json:
         """Return the tables of the scenario with a setting; kinds come first, as other keys depend on them."""
@@ -153,12 +156,14 @@ class Settings:
 
     def problem(self, setting: tuple[int, ...]) -> Mistake | None:
         """Return why a setting cannot be run; None if it can."""
-        try:
-            self.scenario_of(setting)
-        except ScenarioError as error:
-            first = error.mistakes[0] if error.mistakes else Mistake(error.where, error.what, expected=error.expected)
-            return replace(first, value=None)
-        return None
+        if setting not in self._problems:
+            self._problems[setting] = None
+            try:
+                self.scenario_of(setting)
+            except ScenarioError as error:
+                mistake = Mistake(error.where, error.what, expected=error.expected)
+                self._problems[setting] = replace((error.mistakes or [mistake])[0], value=None)
+        return self._problems[setting]
 
     def canonical(self, setting: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the setting without changes of keys that have no effect in it; None if it is invalid."""
@@ -175,7 +180,10 @@ class Settings:
         knob = self.knobs[number]
         for index in dict.fromkeys((setting[number], *range(1, len(knob.values)))):
             probe = (*setting[:number], index, *setting[number + 1 :])
-            if not self.problem(probe) and (note := note_on_key(self.scenario_of(probe), knob.key)):
+            if (probe, number) not in self._notes:
+                is_valid = not self.problem(probe)
+                self._notes[probe, number] = note_on_key(self.scenario_of(probe), knob.key) if is_valid else ""
+            if note := self._notes[probe, number]:
                 return note
         return ""
 

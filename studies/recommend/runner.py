@@ -54,6 +54,8 @@ METRICS = {
 }
 """Short names of metrics: the measure of a job, and that of traffic."""
 DEFAULT_BUDGET = 60
+MOST = 1e9
+"""Largest budget in runs or minutes (our choice)."""
 SHORTER, SHORTEST = 4, 2
 """A rung has a fourth of the iterations of the next one, and at least two: the first is no steady state."""
 START_S = 0.5
@@ -217,10 +219,18 @@ def _budget(budget: Any, minutes: Any, run_s: float) -> float:
         raise ScenarioError("has no effect beside budget", "recommend(minutes)", "one of the two")
     if minutes is not None:
         expected = "minutes above zero"
-        return float(int(require_positive(minutes, "recommend(minutes)", expected, ScenarioError) * 60 / run_s))
+        return float(int(_finite(minutes, "recommend(minutes)", expected) * 60 / run_s))
     if budget is None:
         return DEFAULT_BUDGET
-    return require_positive(budget, "recommend(budget)", "runs above zero", ScenarioError)
+    return _finite(budget, "recommend(budget)", "runs above zero")
+
+
+def _finite(value: Any, where: str, expected: str) -> float:
+    """Return a number above zero, and at most `MOST`. Raises `ScenarioError`."""
+    number = require_positive(value, where, expected, ScenarioError)
+    if number > MOST:
+        raise ScenarioError(f"is {value}", where, f"{expected}, at most {MOST:g}")
+    return number
 
 
 def _rung_iterations(scenario: Scenario) -> list[int]:
@@ -309,13 +319,19 @@ class _Runs:
         from gradwire.sim.engine.specialization import engine_fingerprint
 
         scenarios = {trial: self.scenario_of(trial) for trial in trials}
-        keys = {trial: key_of(scenario) for trial, scenario in scenarios.items()}
+        keys: dict[Trial, str] = {}
+        engines: dict[Trial, str] = {}
+        for trial, scenario in scenarios.items():
+            try:
+                engines[trial], keys[trial] = engine_fingerprint(scenario), key_of(scenario)
+            except GradwireError as error:  # of a component or a trace
+                self.records[trial] = Record("failed", why=" ".join(str(error).split()))
         stored = self.store.read_all(keys.values())
         tasks: dict[str, Task[Any]] = {}
-        for trial, scenario in scenarios.items():
-            if (key := keys[trial]) not in stored:
-                arguments = (scenario, key, self.folder, False)
-                tasks.setdefault(key, Task(key, measure_and_store, arguments, engine_fingerprint(scenario)))
+        for trial, key in keys.items():
+            if key not in stored:
+                arguments = (scenarios[trial], key, self.folder, False)
+                tasks.setdefault(key, Task(key, measure_and_store, arguments, engines[trial]))
         before = len(self.records)
         hosts = self.settings.scenario.host_count or 0
         most = self.jobs or max_parallel_simulations(hosts)
@@ -325,7 +341,7 @@ class _Runs:
             share = (self.spent + done / len(tasks) * self._cost(trials)) / self.plan.budget
             self.on_progress(min(1.0, share), f"{before + done} runs, {three_digits(100 * share)} % of the budget")
         self.spent += self._cost(trials)
-        self.records |= {trial: stored[keys[trial]] for trial in trials}
+        self.records |= {trial: stored[key] for trial, key in keys.items()}
         return {trial: self._value(trial) for trial in trials}
 
     def _cost(self, trials: Sequence[Trial]) -> float:

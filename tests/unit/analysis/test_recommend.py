@@ -284,6 +284,8 @@ def test_folder_of_another_search_is_refused(small: Path, advised: tuple[Path, s
         (["--budget", "5"], "at least"),
         (["--budget", "-1"], "runs above zero"),
         (["--budget", "nan"], "runs above zero"),
+        (["--budget", "inf"], "at most 1e+09"),
+        (["--minutes", "1e308"], "at most 1e+09"),
         (["--budget", "20", "--minutes", "1"], "one of the two"),
         (["--minutes", "0.001"], "at least"),
         (["--metric", "iteration_tim"], "did you mean 'iteration_time'"),
@@ -316,6 +318,24 @@ def test_bad_input_is_refused_and_writes_nothing(small: Path, tmp_path: Path, mo
 def test_bad_knobs_from_python_are_refused(knobs: Any, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"^(knob|recommend\(knobs)"):
         recommend("ring", knobs=knobs, out=tmp_path / "out")
+
+
+def test_settings_with_a_missing_trace_are_named(tmp_path: Path) -> None:
+    """A trace is read after the checks of a scenario; its absence ends no search."""
+    tables, _ = planted_case(1)
+    advice = recommend(build_scenario(tables), knobs={"job.trace": ["nowhere"]}, budget=12, out=tmp_path / "out")
+    assert advice.chosen == {}
+    assert "no such trace" in (tmp_path / "out" / "recommendation.json").read_text(encoding="utf-8")
+
+
+def test_values_are_checked_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    scenario_of = Settings.scenario_of
+    monkeypatch.setattr(Settings, "scenario_of", lambda self, setting: built.append(0) or scenario_of(self, setting))
+    tables, _ = planted_case(1)
+    values = [0.2 + 0.01 * number for number in range(40)]
+    settings = settings_of(build_scenario(tables), {"job.compute_scale": values}, None)
+    assert len(settings.knobs[0].values) == 41 and len(built) < 4 * 41
 
 
 def test_settings_that_end_too_early_are_named(tmp_path: Path) -> None:
