@@ -21,6 +21,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gradwire.scenarios import interrupt
 from gradwire.scenarios.errors import GradwireError
 
 DEFAULT_FILE, FILE_IN_FOLDER = "gradwire-live.html", "live.html"
@@ -66,6 +67,8 @@ def live_page(target: str | None, out: Path | None = None, is_resumable: bool = 
         code = getattr(error, "exit_code", getattr(error, "code", None))
         is_exit = isinstance(code, int)
         state, detail = ("ended", f"exit status {code}") if is_exit else ("failed", f"{type(error).__name__}: {error}")
+        if interrupt.is_raised() and not is_exit:
+            state, detail = "interrupted", ""
         raise
     finally:
         page.end(state, detail)
@@ -154,6 +157,10 @@ class LivePage:
         """Write the page for the last time."""
         self._ended.set()
         self._thread.join()
+        if state == "finished":  # nothing may have been reported: a resumed command can find everything done
+            self._share = 1.0
+            if self._title:
+                self.value("progress", self._title, time.time() - self._begun, 1.0)
         self._write(state, detail)
 
     def _write_repeatedly(self) -> None:

@@ -83,7 +83,7 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
             code = _say_ended(stop)
         except Exception as error:
             if interrupt.is_raised():
-                raise SystemExit(_say_ended()) from None
+                raise SystemExit(_say_ended(error)) from None
             if not is_memory_shortage(error):
                 raise
             print(f"gradwire: {memory_shortage_error()}", file=sys.stderr)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -127,6 +128,41 @@ def test_a_signal_is_told_and_a_kill_is_noticed(tmp_path: Path) -> None:
         assert state_of(page) == state
 
 
+def test_interrupt_that_a_library_converted_is_told() -> None:
+    """A compiled library raises its own exception for KeyboardInterrupt; page and terminal still say interrupted."""
+    script = """
+        import os, signal, sys, time
+        from gradwire.cli.terminal import for_people
+        sys.argv = ["gradwire", "work"]
+        @for_people
+        def work(live):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+            except KeyboardInterrupt:
+                error = ValueError("converted")
+                error.add_note("3 runs done")
+                raise error
+        work(live="p.html")
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (130, "live page: p.html\ngradwire: interrupted: 3 runs done\n")
+    assert state_of("p.html") == "interrupted" and "converted" not in Path("p.html").read_text(encoding="utf-8")
+
+
+def test_a_finished_page_is_full(tmp_path: Path) -> None:
+    """A resumed command whose work is all done reports no more than its title."""
+    page = LivePage(tmp_path / "live.html", None)
+    page.report("recommend", 0.0, "")
+    (tmp_path / "live.txt").touch()
+    page.start()
+    page.end("finished", "")
+    assert '<progress max="1" value="1.0000"' in page.path.read_text(encoding="utf-8")
+    assert [share for _, share in page._series["progress"]["recommend"]] == [0.0, 1.0]
+
+
 @pytest.mark.skipif(browser_program() is None, reason="needs a browser")
 def test_a_browser_sees_silence_and_reloads(tmp_path: Path) -> None:
     """A page with news reloads and is silent about silence; one that is old says since when, and so does one that ages."""
@@ -145,7 +181,7 @@ def test_a_browser_sees_silence_and_reloads(tmp_path: Path) -> None:
         assert browser.run("document.getElementById('silent').hidden")
         page.report("train", 0.9, "step 9")
         page._write("running", "")
-        while "90%" not in browser.run("document.querySelector('.tiles').textContent"):
+        while "90%" not in browser.run("document.querySelector('.tiles')?.textContent ?? ''"):
             time.sleep(0.1)  # until it has reloaded by itself
         text = page.path.read_text(encoding="utf-8")
         old = re.sub(r'data-written="\d+"', f'data-written="{(time.time() - 3600) * 1000:.0f}"', text)
