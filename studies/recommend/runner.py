@@ -43,7 +43,7 @@ from gradwire.studies.recommend.outcome import Recommendation
 from gradwire.studies.recommend.search import Plan, Search, Setting, Space, Trial
 from gradwire.studies.sweep.measures import MEASURES, check_measures, sender_kind, split_measure
 from gradwire.studies.sweep.point_store import PointStore, Record, write_errors
-from gradwire.studies.sweep.points import key_of
+from gradwire.studies.sweep.points import key_of, scenario_key
 
 OnProgress = Callable[[float, str], object]
 MARK, WHAT = "recommend.txt", "a recommendation"
@@ -261,7 +261,7 @@ def _space(settings: Settings) -> Space:
 def _refuse_other_request(folder: Path, settings: Settings, metric: str, seeds: int) -> None:
     """Write what the folder's search is about. Raises `ResultError` if it holds another one."""
     request = {
-        "scenario": key_of(settings.scenario),
+        "scenario": scenario_key(settings.scenario),
         "knobs": {knob.key: list(knob.values) for knob in settings.knobs},
         "metric": metric,
         "seeds": seeds,

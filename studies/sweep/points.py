@@ -97,10 +97,21 @@ def seeds_of(sweep: SweepFile, scenario: Scenario) -> Sequence[int]:
 
 
 def key_of(scenario: Scenario) -> str:
-    """Return the key of one scenario's run."""
-    window = scenario.measure.model_dump(mode="json")
+    """Return the key of one scenario's run with this version of the engine."""
+    return _key([STORE_VERSION, *_inputs(scenario), engine_digest()])
+
+
+def scenario_key(scenario: Scenario) -> str:
+    """Return a key of all that a scenario's run reads, whatever the version of the engine."""
+    return _key(_inputs(scenario))
+
+
+def _inputs(scenario: Scenario) -> list[Any]:
     traces = [trace_digest(job.trace) for job in scenario.job]
-    inputs = [STORE_VERSION, scenario.digest(), traces, input_digests(scenario), window, engine_digest()]
+    return [scenario.digest(), traces, input_digests(scenario), scenario.measure.model_dump(mode="json")]
+
+
+def _key(inputs: list[Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:24]
 
 

@@ -25,6 +25,8 @@ from gradwire.scenarios.loading.toml import inline_toml, write_toml
 from gradwire.studies.recommend.knobs import Knob, Settings, parse_knob, settings_of
 from gradwire.studies.recommend.runner import Recommendation, recommend
 from gradwire.studies.recommend.search import Plan, Search, Setting, Space, Trial
+from gradwire.studies.sweep import points
+from gradwire.studies.sweep.points import key_of, scenario_key
 from tests.support.output_cases import gradwire_command
 from tests.support.planted_settings import planted_case
 
@@ -250,6 +252,16 @@ def test_metrics_are_measures(small: Path, tmp_path: Path) -> None:
     runs = [gradwire.simulate(load_scenario(advice.file, set=[f"seed={seed + more}"])) for more in range(3)]
     longest = [gradwire.metrics(run)[0].iteration.max_ps for run in runs]
     assert sum(longest) / 3 == pytest.approx(advice.ranking[0][1].mean_ps)
+
+
+def test_search_is_resumed_with_another_version_of_the_engine(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its runs are repeated, but the folder remains that of the same search."""
+    scenario = load_scenario(small)
+    before = scenario_key(scenario), key_of(scenario)
+    monkeypatch.setattr(points, "engine_digest", lambda: "another")
+    assert scenario_key(scenario) == before[0]
+    assert key_of(scenario) != before[1]
+    assert scenario_key(load_scenario(small, set=["link.rate=40Gbps"])) != before[0]
 
 
 def test_folder_of_another_search_is_refused(small: Path, advised: tuple[Path, str]) -> None:
