@@ -156,7 +156,7 @@ class Recommendation:
         chosen, user = self._samples
         if not self.chosen:
             rest = "; ".join(filter(None, [f"{self.label} {self._value(user)}", self._undecided]))
-            return f"no setting tried beats yours by more than chance: {rest}"
+            return f"no setting tried beats yours by more than chance and {exact_percent_text(SAME)}: {rest}"
         *most, last = self.settings.texts(self.search.chosen)
         rest = self._undecided or f"nothing else tried is worth more than {exact_percent_text(SAME)}"
         return (

@@ -17,7 +17,7 @@ from gradwire.result_store.folders.output_folder import atomic_replace
 from gradwire.result_store.folders.resumable_folder import resumable_folder
 from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import GradwireError, ResultError, ScenarioError
-from gradwire.scenarios.interrupt import defer_interrupt
+from gradwire.scenarios.interrupt import defer_interrupt, is_raised
 from gradwire.scenarios.json_data import parse_json
 from gradwire.scenarios.loading.load import Overrides, as_override_list, as_scenario, load_scenario
 from gradwire.scenarios.readable import three_digits, wall_text
@@ -127,8 +127,10 @@ def recommend(
         search = Search(_space(settings), plan, runs.run, loaded.seed)
         try:
             search.finish()
-        except KeyboardInterrupt as stop:
-            stop.add_note(f"{len(list(runs.store.points.glob('*.json')))} runs done; the same command resumes")
+        except BaseException as stop:
+            if isinstance(stop, KeyboardInterrupt) or is_raised():
+                done = len(list(runs.store.points.glob("*.json")))
+                stop.add_note(f"{'1 run' if done == 1 else f'{done} runs'} done; the same command resumes")
             raise
         if not search.chosen:
             failed = next(record.why for record in runs.records.values() if record.state == "failed")
@@ -339,7 +341,8 @@ class _Runs:
         for done, ended in enumerate(run_tasks(list(tasks.values()), count, shared=self.workers), 1):
             stored[ended.work.key] = self._record(ended)
             share = (self.spent + done / len(tasks) * self._cost(trials)) / self.plan.budget
-            self.on_progress(min(1.0, share), f"{before + done} runs, {three_digits(100 * share)} % of the budget")
+            runs = "1 run" if before + done == 1 else f"{before + done} runs"
+            self.on_progress(min(1.0, share), f"{runs}, {three_digits(100 * share)} % of the budget")
         self.spent += self._cost(trials)
         self.records |= {trial: stored[key] for trial, key in keys.items()}
         return {trial: self._value(trial) for trial in trials}

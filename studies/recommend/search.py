@@ -341,11 +341,11 @@ class Search:
     def _choose(self) -> Setting:
         """Return the finalist with the fewest changes among those at most `SAME` slower than the best.
 
-        Only those that gain more than chance count; if there are none, it is the user's own.
+        Only those that gain more than chance and `SAME` count; if there are none, it is the user's own.
         """
         user = self.finalists[self.space.user]
         gains = {setting: difference_of(samples, user) for setting, samples in self.finalists.items()}
-        better = [setting for setting, gain in gains.items() if gain.is_significant and gain.change < 0]
+        better = [setting for setting, gain in gains.items() if gain.is_significant and gain.change <= -SAME]
         means = {setting: self.finalists[setting].mean_ps for setting in better}
         alike = [setting for setting in better if means[setting] <= (1 + SAME) * means[better[0]]]
         return min(alike, key=lambda setting: (len(_changes(setting)), means[setting]), default=self.space.user)

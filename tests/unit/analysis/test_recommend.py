@@ -106,6 +106,12 @@ def test_gains_within_the_noise_change_nothing() -> None:
     assert search.chosen == (0, 0, 0, 0)
 
 
+def test_sure_gain_below_one_percent_changes_nothing() -> None:
+    for gain, chosen in ((0.8, (0, 0, 0, 0)), (1.2, (0, 2, 0, 0))):
+        search, _ = searched(lambda setting, gain=gain: 100.0 - gain * (setting[1] == 2), noise=0.0)
+        assert search.chosen == chosen
+
+
 def test_sure_gain_is_chosen_before_a_greater_one_that_may_be_chance() -> None:
     """The second value gains 10 % with each seed, the third one 20 % on average, but loses with one seed."""
     values = {0: (100.0, 101.0, 99.0), 1: (90.0, 91.0, 89.0), 2: (60.0, 61.0, 120.0)}
@@ -241,6 +247,21 @@ def test_killed_search_resumes_to_the_same_bytes(small: Path, advised: tuple[Pat
     assert done.exit_code == 0, done.output
     assert [(out / name).read_bytes() for name in FILES] == [(advised[0] / name).read_bytes() for name in FILES]
     assert all((out / "points" / name).stat().st_mtime_ns == written for name, written in before.items())
+
+
+def test_interrupt_that_a_library_converted_tells_how_to_resume(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def converted(search: Search) -> None:
+        raise ValueError("converted")
+
+    monkeypatch.setattr(Search, "finish", converted)
+    for is_raised in (True, False):
+        monkeypatch.setattr("gradwire.studies.recommend.runner.is_raised", lambda is_raised=is_raised: is_raised)
+        with pytest.raises(ValueError) as caught:
+            recommend(small, out=tmp_path / "out")
+        notes = getattr(caught.value, "__notes__", [])
+        assert notes == ["0 runs done; the same command resumes"] * is_raised
 
 
 def test_metrics_are_measures(small: Path, tmp_path: Path) -> None:
