@@ -75,7 +75,8 @@ def cmd_log(
         raise GradwireError("is missing", "--log", "tensorboard[:DIR] or wandb[:PROJECT]")
     with progress("log", as_json, "writing"):
         names = [name for source in sources for name in log_results(source, log, "--log")]
-    typer.echo(json.dumps({"runs": names}) if as_json else f"{len(names)} runs: {', '.join(log)}")
+    runs = "1 run" if len(names) == 1 else f"{len(names)} runs"
+    typer.echo(json.dumps({"runs": names}) if as_json else f"{runs}: {', '.join(log)}")
 
 
 @for_people
