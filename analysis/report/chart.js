@@ -55,7 +55,7 @@ class Chart {
   bars() {
     const { rows, parts, values, colours, unit } = this.data;
     const dots = this.hidden.size ? [] : this.data.dots;  // single values are sums of all parts
-    const left = Math.min(this.wide * 0.34, 16 + 6.8 * Math.max(...rows.map((row) => row.length)));
+    const left = Math.min(this.wide * 0.34, 16 + 7.3 * Math.max(...rows.map((row) => row.length)));
     const each = dots.length ? 46 : 30, right = this.wide - 64, top = 4;
     this.high = top + rows.length * each + 40;
     const shown = values.map((row) => row.map((value, n) => (this.hidden.has(n) ? 0 : value)));
