@@ -111,13 +111,15 @@ def _tiles_of(verdict: Verdict) -> str:
         change = change_text(best.mean_ps / first.mean_ps)
         run += f", no difference from {first.name}" if first in verdict.alike else f", {change} against {first.name}"
     last = (finding.kind, "", f"{len(verdict.runs)} runs" if len(verdict.runs) > 1 else "")
+    waiting = time_text(finding.waiting_ps)
+    of_run = f"{best.quoted_name}: " if len(verdict.runs) > 1 else ""
     if usage is not None:
         middle = sum(usage.whole_ps(finding.iteration_ps, finding.waiting_ps)) / 2
         rate = f"{count_text(usage.units_per_s(middle))} {usage.entry['unit']}s/s per GPU"
-        last = (share_text(usage.mfu(middle, whole=True)), "MFU", rate)
+        last = (share_text(usage.mfu(middle, whole=True)), "MFU", of_run + rate)
     return _row_of_tiles(
         (time_text(best.mean_ps), "per iteration", run),
-        (share_text(finding.waiting_share), "of it waits", f"{time_text(finding.waiting_ps)} exposed communication"),
+        (share_text(finding.waiting_share), "of it waits", f"{of_run}{waiting} exposed communication"),
         last,
     )
 

@@ -74,8 +74,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """All sentences, in one line."""
-        usage = self.ranking[0].bottleneck.usage_text
-        return " ".join(filter(None, [f"{self.prefix}{self._answer()}", usage, self._confidence()]))
+        return " ".join(filter(None, [f"{self.prefix}{self._answer()}", self._usage(), self._confidence()]))
 
     def _answer(self) -> str:
         best = self.ranking[0]
@@ -102,6 +101,15 @@ class Verdict:
             f"{names} {verb}: {time_text(best.mean_ps)} per iteration, {_joined(gaps)}. "
             f"{begin}{who} is {best.bottleneck.text}."
         )
+
+    def _usage(self) -> str:
+        """Return sentences on the model's time and utilisation, with the first run and with a faster one."""
+        first, best = self.runs[0], self.ranking[0]
+        runs = [first] if first in self.alike else [first, best]
+        texts = {run.quoted_name: text for run in runs if (text := run.bottleneck.usage_text)}
+        if len(self.runs) == 1:
+            return " ".join(texts.values())
+        return " ".join(f"With {name}, {text[0].lower()}{text[1:]}" for name, text in texts.items())
 
     def _confidence(self) -> str:
         fewest = min(self.runs, key=lambda run: (len(run.samples.seeds), len(run.samples.values)))

@@ -110,6 +110,26 @@ def describe(spec: ModelSpec, gpu: Gpu, layout: Layout) -> Json:
     }
 
 
+def memory_note(spec: ModelSpec, gpu: Gpu, layout: Layout, fsdp: bool) -> str:
+    """Return a note if a GPU cannot hold its part of the whole model's state; "" if it can, activations aside.
+
+    With Adam in mixed precision, a parameter takes 2 bytes, its gradient 2, and the optimiser's state 12 (Rajbhandari
+    et al., ZeRO, SC '20, section 3.1). Data-parallel ranks divide all of it (stage 3), or the last part beside
+    tensor, context or expert ranks (stage 1).
+    """
+    kept, divided = (0, 16) if layout.tensor * layout.context * layout.expert == 1 else (4, 12)
+    ranks = layout.context * layout.copies if fsdp else 1
+    parameters = sum(rank_parameters(block, layout) for block in spec.blocks() if not block.local) / layout.pipeline
+    size = parameters * (kept + divided / ranks)
+    if size <= gpu.memory or (fsdp and layout.gpus is None):
+        return ""
+    return (
+        f"parameters, gradients and Adam's state of {spec.title} take {size / 1e9:,.0f} GB a GPU, which has "
+        f"{gpu.memory / 1e9:.0f} GB: divide the model further (--fsdp, --tp, --pp), or read the times as those of a "
+        "larger GPU"
+    )
+
+
 def job_keys(trace: Trace, fsdp: bool) -> list[str]:
     """Return the keys of a [[job]] that plays a trace of `model_trace`."""
     layout = trace.manifest["preset"]["layout"]

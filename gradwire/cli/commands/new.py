@@ -84,6 +84,8 @@ def cmd_new(
         return
     from gradwire.scenarios.errors import ScenarioError
     from gradwire.studies.scenario_writer import ScenarioRequest, write_scenario
+    from gradwire.traces.presets.generate import memory_note
+    from gradwire.traces.presets.gpus import find_gpu
     from gradwire.traces.presets.model_specs import MODEL_SPECS, find_model
 
     if not model and not trace:
@@ -111,6 +113,8 @@ def cmd_new(
     )
     request = ScenarioRequest(model, gpus, gpu, fabric, layout, fsdp, trace)
     written = write_scenario(request, file, force)
+    if spec and (note := memory_note(spec, find_gpu(gpu), layout, fsdp)):
+        typer.echo(f"note: {note}", err=True)
     if as_json:
         typer.echo(json.dumps({name: None if path is None else str(path) for name, path in written._asdict().items()}))
         return

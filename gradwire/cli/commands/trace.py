@@ -62,7 +62,8 @@ def cmd_model(
     """Compute the trace of a well-known model on a GPU: gradients, roofline times, and what passes wait for."""
     from gradwire.result_store.folders.output_folder import refuse_unwritable
     from gradwire.scenarios.errors import TraceError
-    from gradwire.traces.presets.generate import job_keys, layout_of, model_trace
+    from gradwire.traces.presets.generate import job_keys, layout_of, memory_note, model_trace
+    from gradwire.traces.presets.gpus import find_gpu
     from gradwire.traces.presets.model_specs import find_model
     from gradwire.traces.storage.writer import replaceable
 
@@ -74,8 +75,11 @@ def cmd_model(
     sizes |= {"micro_batch": micro_batch, "micro_batches": micro_batches, "length": length, "recompute": recompute}
     with replaceable(place, force):
         refuse_unwritable(place)
-        trace = model_trace(model, gpu, layout_of(spec, layers, **sizes))
+        layout = layout_of(spec, layers, **sizes)
+        trace = model_trace(model, gpu, layout)
         trace.save(place)
+    if note := memory_note(spec, find_gpu(gpu), layout, fsdp):
+        typer.echo(f"note: {note}", err=True)
     entry = trace.manifest["preset"]
     if as_json:
         typer.echo(json.dumps({"trace": str(place), **entry}))

@@ -23,6 +23,8 @@ from gradwire.analysis.verdict.verdict import JudgedRun, Verdict
 from gradwire.result_store.result import Result
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.simulate import simulate
+from gradwire.traces.presets.generate import layout_of, model_trace
+from gradwire.traces.presets.model_specs import transformer
 
 TRANSPORT = {"kind": "dctcp", "payload": "1000B", "initial_window": 4000, "min_rto": "1ms"}
 BASE: dict[str, Any] = {"transport": TRANSPORT, "switch": {"buffer": "100MB"}}
@@ -135,6 +137,22 @@ def test_runs_that_differ_by_chance_are_not_different(number: int, tmp_path: Pat
     assert verdict.runs[0].mean_ps != verdict.runs[1].mean_ps
     assert verdict.text.startswith('No difference between a and "b, faster": '), verdict.text
     assert len(verdict.alike) == 2
+
+
+def test_sentences_on_a_model_name_their_run(tmp_path: Path) -> None:
+    """Two runs that differ have a sentence each; a single run needs no name."""
+    spec = transformer("tiny", "tiny", 2, 256, 4, 704, 500, 128)
+    folder = model_trace(spec, layout=layout_of(spec)).save(tmp_path / "tiny.trace")
+    runs = []
+    for name, rate in (("slow", "10Gbps"), ("fast", "100Gbps")):
+        job = {"name": "job", "trace": str(folder), "iterations": 3, "workers": 2, "exchange": {"kind": "ring"}}
+        tables = {"name": "tiny", "topology": {"kind": "star", "hosts": 2}, "link": {"rate": rate}, "job": [job]}
+        result = simulate(Scenario.model_validate({**tables, "transport": {"kind": "dctcp"}}))
+        result.summary.update(policy=name, label=name)
+        runs.append(result)
+    assert "With slow, it reaches an MFU of" in verdict_of(*runs).text
+    assert "With fast, it reaches an MFU of" in verdict_of(*runs).text
+    assert " It reaches an MFU of" in verdict_of(runs[0]).text
 
 
 def samples(*values: float, seed: int = 1) -> Samples:

@@ -12,7 +12,7 @@ from gradwire.analysis.comparison.compare import compare
 from gradwire.scenarios.errors import TraceError
 from gradwire.scenarios.schema.scenario import Scenario
 from gradwire.sim.simulate import simulate
-from gradwire.traces.presets.generate import job_keys, layout_of, model_trace
+from gradwire.traces.presets.generate import job_keys, layout_of, memory_note, model_trace
 from gradwire.traces.presets.gpus import GPUS
 from gradwire.traces.presets.layout import Layout
 from gradwire.traces.presets.model_specs import MODEL_SPECS, ModelSpec, find_model, transformer
@@ -118,6 +118,25 @@ def test_tensor_ranks_sum_what_divided_experts_return(expert: int) -> None:
     trace = model_trace(spec, layout=layout_of(spec, tensor=2, expert=expert))
     sums = Counter((call.turn, call.bytes) for call in trace.communications if call.group == "tensor")
     assert sums == {("forward", 2 * 512 * 256): 2 * 2, ("backward", 2 * 512 * 256): 2 * 2}
+
+
+@pytest.mark.parametrize(
+    "model, sizes, fsdp, gigabytes",
+    [
+        ("llama-7b", {}, False, 108),  # 6.74 G parameters, 16 bytes each
+        ("llama-7b", {"gpus": 64}, True, None),  # 1.7 GB
+        ("gpt3-175b", {"gpus": 64, "tensor": 8, "context": 2}, False, 349),
+        ("gpt3-175b", {"gpus": 64, "tensor": 8, "context": 2}, True, 120),  # an eighth: 4 bytes, and 12 over 8 ranks
+        ("gpt3-175b", {"gpus": 64, "tensor": 8, "pipeline": 8}, False, None),  # 44 GB
+        ("resnet-50", {}, False, None),
+    ],
+)
+def test_state_that_a_gpu_cannot_hold_is_noted(
+    model: str, sizes: dict[str, int], fsdp: bool, gigabytes: int | None
+) -> None:
+    spec = find_model(model)
+    note = memory_note(spec, GPUS["h100"], layout_of(spec, **sizes), fsdp)
+    assert (f"take {gigabytes} GB a GPU, which has 80 GB" in note) if gigabytes else note == ""
 
 
 def test_context_ranks_gather_keys_and_values_before_each_attention() -> None:
