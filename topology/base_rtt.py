@@ -125,14 +125,15 @@ class RoundTrips:
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """Counts of a network's parts. `round_trips`: the shortest and longest between two hosts, in picoseconds, or
-    None."""
+    """Counts of a network's parts. `machines`: hosts of accelerators, which are the `hosts` then; 0 without any.
+    `round_trips`: the shortest and longest between two hosts, in picoseconds, or None."""
 
     hosts: int
     cards: int
     switches: int
     cables: int
     round_trips: tuple[int, int] | None
+    machines: int = 0
 
 
 def network_size(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> NetworkSize:
@@ -142,7 +143,8 @@ def network_size(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> Net
     sizes = set(frames)
     if sizes and cards <= MAX_NODES and len(network.cards.hosts) > 1:
         trips = _round_trips(network, sizes)
-    return NetworkSize(len(network.cards.hosts), cards, network.switch_count, network.link_count // 2, trips)
+    machines = 0 if network.cards.machines is None else len(np.unique(network.cards.machines))
+    return NetworkSize(len(network.cards.hosts), cards, network.switch_count, network.link_count // 2, trips, machines)
 
 
 def _round_trips(network: Network, frames: Iterable[tuple[Bytes, Bytes]]) -> tuple[int, int]:

@@ -97,7 +97,9 @@ def _extent_text(extent: NetworkSize) -> str:
     from gradwire.scenarios.readable import time_text
 
     counts = [("host", "s", extent.hosts), ("switch", "es", extent.switches), ("cable", "s", extent.cables)]
-    if extent.cards != extent.hosts:
+    if extent.machines:
+        counts[:1] = [("host", "s", extent.machines), ("accelerator", "s", extent.hosts)]
+    elif extent.cards != extent.hosts:
         counts.insert(1, ("network card", "s", extent.cards))
     parts = [f"{count:,} {one if count == 1 else one + more}" for one, more, count in counts]
     if extent.round_trips:

@@ -82,6 +82,7 @@ def test_check_prints_policies_network_and_notes():
                 "policies": ["dctcp", "dctcp-priority", "dlcp"], "hosts": 16, "cards": 16, "switches": 8, "cables": 32,
                 # under a leaf by DLCP, over a spine by TCP, at 100 Gbps and 1 us
                 "base_rtt_ps": [2 * 80 * (4154 + 60) + 4 * 10**6, 4 * 80 * (4162 + 66) + 8 * 10**6],
+                "machines": 0,
             }
         ],
         "notes": [],

@@ -42,6 +42,12 @@ def test_rail_round_trips_cover_only_cards_of_equal_number():
     assert rails == NetworkSize(4, 8, 2, 8, (there, there))
 
 
+def test_accelerators_are_counted_beside_their_hosts():
+    host = {"gpus": 4, "scale_up_rate": "3600Gbps", "scale_up_latency": "500ns"}
+    ((_, extent),) = found({"host": host}, topology={"kind": "rail", "hosts": 2, "cards": 4, "spines": 2})
+    assert (extent.machines, extent.hosts) == (2, 8)
+
+
 def test_large_networks_have_no_round_trips(monkeypatch):
     monkeypatch.setattr(base_rtt, "MAX_NODES", 3)
     ((_, large),) = found(topology={"kind": "star", "hosts": 4})
