@@ -353,20 +353,21 @@ def _reason(error: Exception, function: FunctionType) -> str:
     file."""
     from gradwire.jit.intrinsics import NO_FLOATS
 
+    said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # without Numba's colours, where colorama is installed
     path = Path(function.__code__.co_filename)
     line = function.__code__.co_firstlineno
-    for match in CODE_LOCATION.finditer(str(error)):
+    for match in CODE_LOCATION.finditer(said):
         file, number = (match[1], match[2]) if match[1] else (match[3], match[4])
         if Path(file).name == path.name:
             line = int(number)
             break
-    unknown = re.search(r"name '(\w+)' is not defined", str(error))
+    unknown = re.search(r"name '(\w+)' is not defined", said)
     if unknown:  # Numba names the function only
         uses = [step for step in dis.get_instructions(function) if step.argval == unknown[1] and step.positions]
         line = next((step.positions.lineno for step in uses if step.positions and step.positions.lineno), line)
-    if NO_FLOATS in str(error):  # the most specific of the candidates
+    if NO_FLOATS in said:  # the most specific of the candidates
         return f"{path}:{line}: {NO_FLOATS}"
-    plain = re.sub(r"#[0-9a-f]{12}", "", str(error))  # the hashes of layouts in the names of records
+    plain = re.sub(r"#[0-9a-f]{12}", "", said)  # the hashes of layouts in the names of records
     texts = [text.strip().removesuffix(":") for text in plain.splitlines()]
     reasons = [text for text in texts if len(text) > 8 and not text.startswith(NOISE) and not text.startswith("def ")]
     return f"{path}:{line}: {reasons[0] if reasons else type(error).__name__}"

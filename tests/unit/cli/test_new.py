@@ -159,17 +159,26 @@ def test_new_overwrites_files_only_with_force(own_directory: Path) -> None:
     Path("test_mine.py").symlink_to("nowhere")
     done = run("new", "transport", "mine.py")
     assert "test_mine.py, mine.toml: exist already" in done.stderr and Path("mine.toml").read_text() == "precious"
+    for _ in range(2):  # neither a link nor another file is replaced
+        refused = run("new", "transport", "mine.py", "--force")
+        assert refused.returncode == 2 and "cannot be replaced (--force)" in refused.stderr
+        assert Path("mine.toml").read_text() == "precious" and not Path("mine.py").exists()
+        Path("test_mine.py").unlink(missing_ok=True)
+    Path("mine.toml").unlink()
     Path("other.txt").write_text("precious")
+    assert run("new", "transport", "mine.py").returncode == 0
+    written = {path.name: path.read_text() for path in own_directory.iterdir()}
+    Path("mine.py").write_text(written["mine.py"] + "# edited")
     assert run("new", "transport", "mine.py", "--force").returncode == 0
-    assert names_in(own_directory) == ["mine.py", "mine.toml", "other.txt", "test_mine.py"]
-    assert "mine:Mine" in Path("mine.toml").read_text() and not Path("test_mine.py").is_symlink()
+    assert {path.name: path.read_text() for path in own_directory.iterdir()} == written
+    assert sorted(written) == ["mine.py", "mine.toml", "other.txt", "test_mine.py"]
 
 
 def test_module_in_the_working_directory_does_not_count_as_installed(
     own_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(own_directory))
-    Path("mine.py").touch()
+    write_skeleton("transport", "mine.py")
     (own_directory / "below").mkdir()
     write_skeleton("transport", "below/mine.py")
     write_skeleton("transport", "mine.py", force=True)
