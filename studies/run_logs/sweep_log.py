@@ -10,7 +10,8 @@ from typing import Any
 from gradwire.result_store.training_result import EVENTS_FOLDER
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.studies.run_logs import tensorboard_log, wandb_log
-from gradwire.studies.run_logs.targets import LogFunction, LoggedRun, LogTarget, RunLogs, guarded
+from gradwire.studies.run_logs.logged_run import LoggedRun
+from gradwire.studies.run_logs.targets import LogFunction, LogTarget, RunLogs, guarded
 from gradwire.studies.sweep.point_store import Record
 from gradwire.studies.sweep.points import PointPlace
 from gradwire.studies.sweep.schema import SweepFile

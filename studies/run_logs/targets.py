@@ -5,54 +5,25 @@ A log is secondary: an error while it is written is reported once, and the run g
 
 from __future__ import annotations
 
-import hashlib
 import os
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from gradwire.scenarios.advice import nearest
 from gradwire.scenarios.errors import ResultError, ScenarioError, ScenarioNote, import_extra
 from gradwire.scenarios.validation.argument_checks import wrong_type_error
+from gradwire.studies.run_logs.logged_run import LoggedRun
 
 LogFunction = Callable[[str, int, Mapping[str, float]], object]
 """Function called with (name of the run, step, values by name)."""
 Logs = str | LogFunction | Sequence[str | LogFunction]
 KINDS = ("tensorboard", "wandb")
 """Kinds of logs, named like the package that writes them."""
-BY_TIME = ("train/loss", "validation/accuracy", "validation/loss")
-"""Values that people also want against simulated time."""
 EXPECTED = "tensorboard, tensorboard:DIR, wandb or wandb:PROJECT"
-
-
-@dataclass(frozen=True)
-class LoggedRun:
-    """Identity of a run in its logs.
-
-    name : readable, unique among the runs of one command.
-    group : of runs that belong together.
-    config : parameters by name.
-    folder : of its results; None if they are not stored.
-    text : scenario or sweep as TOML.
-    key : of its outcome, if the same name may stand for different ones.
-    identity : the same for the same folder and name.
-    """
-
-    name: str
-    group: str
-    config: Mapping[str, Any]
-    folder: Path | None = None
-    text: str = ""
-    key: str = ""
-    identity: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        source = f"{self.folder.resolve()} {self.name}" if self.folder is not None else uuid.uuid4().hex
-        object.__setattr__(self, "identity", hashlib.sha256(source.encode()).hexdigest()[:12])
 
 
 class RunLog(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.scenarios.errors import import_extra
-from gradwire.studies.run_logs.targets import BY_TIME, LoggedRun
+from gradwire.studies.run_logs.logged_run import BY_TIME, LoggedRun
 
 EVENTS = "events.out.tfevents.*"
 

@@ -10,7 +10,8 @@ from typing import Any
 from gradwire.result_store.training_result import EVENTS_FOLDER, TrainingResult
 from gradwire.scenarios.interrupt import defer_interrupt
 from gradwire.scenarios.loading.toml import read_toml
-from gradwire.studies.run_logs.targets import LogFunction, LoggedRun, LogTarget, RunLogs
+from gradwire.studies.run_logs.logged_run import LoggedRun
+from gradwire.studies.run_logs.targets import LogFunction, LogTarget, RunLogs
 
 PS_PER_S, PS_PER_MS = 1e12, 1e9
 STEP_VALUES = {

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gradwire.scenarios.errors import import_extra
-from gradwire.studies.run_logs.targets import BY_TIME, LoggedRun
+from gradwire.studies.run_logs.logged_run import BY_TIME, LoggedRun
 
 DEFAULT_PROJECT = "gradwire"
 FINISH_S = 60.0
