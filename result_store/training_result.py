@@ -273,5 +273,4 @@ def _table(rows: Rows, columns: Mapping[str, str]) -> pyarrow.Table:
     import pyarrow
 
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(kind)) for name, kind in columns.items()])
-    # steps of an older version, which a resumed run keeps, have fewer columns
-    return pyarrow.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
+    return pyarrow.Table.from_pylist([{name: row[name] for name in columns} for row in rows], schema=schema)

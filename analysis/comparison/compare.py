@@ -82,7 +82,7 @@ class Comparison:
 
     @cached_property
     def evidence(self) -> list[Evidence]:
-        """What bounds each run, as far as it is known or quickly computed."""
+        """The evidence on the bottleneck of each run, as far as it is known or quickly computed."""
         from gradwire.analysis.verdict.bottleneck import evidence_of
 
         breakdowns = self.breakdowns or repeat(None)

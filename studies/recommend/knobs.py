@@ -28,7 +28,7 @@ from gradwire.studies.sweep.quantity import number_of
 TRANSPORTS = ("dctcp", "cubic", "swift", "dlcp", "ndp", "nscc")
 LOSSLESS_TRANSPORTS = ("dcqcn", "hpcc", "timely")
 """Transports that are tried where the scenario's switches allow them, the latter with priority flow control; not
-reference models, nor those whose switches nobody sells."""
+reference models, nor those whose switches are not on sale."""
 BALANCERS = ("ecmp", "flowlet", "least_queue", "spray_random")
 ALL_REDUCES = ("ring", "halving_doubling", "double_tree", "transpose", "hierarchical")
 THRESHOLDS = (0.125, 0.25, 0.5, 1.0)

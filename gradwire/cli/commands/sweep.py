@@ -24,6 +24,10 @@ MOST_FAILURES = 10
 
 
 sweep_names = options.complete_from("gradwire.scenarios.loading.load", "list_sweeps")
+ParallelRuns = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, max=100_000, help="Parallel runs; as many as processors and memory allow if absent."),
+]
 
 
 @for_people
@@ -41,10 +45,7 @@ def cmd_sweep(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster, such as ray://head:10001; one is started here if absent.")
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, max=100_000, help="Parallel runs; as many as processors and memory allow if absent."),
-    ] = None,
+    jobs: ParallelRuns = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Output directory of records, tables and plots; an earlier sweep in it is resumed."),
@@ -135,10 +136,7 @@ def cmd_recommend(
         float | None, typer.Option(help="Budget in estimated minutes of one processor, instead of --budget.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Seeds of the final comparison.")] = 3,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, max=100_000, help="Parallel runs; as many as processors and memory allow if absent."),
-    ] = None,
+    jobs: ParallelRuns = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Output directory of scenario, tables and plot; an earlier search in it is resumed."),
